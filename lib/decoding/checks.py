@@ -1,5 +1,6 @@
 """The arguments of `generate`: checks, the prompts without padding, and drafts no deeper than there is room for."""
 
+import math
 from numbers import Integral, Real
 from typing import Iterable, Sequence
 
@@ -114,63 +115,41 @@ def within_limits(target, drafter: Drafter, shape: Tree | Growth, prompts: Seque
     if window and text > window:
         raise ValueError(f"prompt and new tokens need {text} positions, the model's window has {window}; shorten the "
                          "prompt or max_new_tokens")
-    if drafter.window and text + shape.max_depth > drafter.window:
-        drafter = WithinWindow(drafter)
     most = max(max_new_tokens, DEEPEST)
-    if shape.max_depth <= most and (not window or text + shape.max_depth <= window):
-        return drafter
-    return WithinLimits(drafter, window, most)
-
-
-class WithinLimits(Wrapper):
-    """Another drafter's trees, no deeper than `most` levels and the positions left after the longest row."""
-
-    def __init__(self, drafter: Drafter, window: int | None, most: int):
-        self.drafter, self.window_size, self.most = drafter, window, most
-
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        self.drafter.start(prompts)
-        self.lengths = [len(prompt) for prompt in prompts]
-
-    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """The inner drafter's drafts of the levels that fit."""
-        room = min(self.most, self.window_size - max(self.lengths)) if self.window_size else self.most
-        static = isinstance(shape, Tree)
-        fitting = levels_of(shape, min(room, shape.max_depth))[0] if static else shape.at_most(room)
-        return self.drafter.propose(fitting, draws)
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        self.lengths = [length + len(nodes) + 1 for length, nodes in zip(self.lengths, accepted)]
-        self.drafter.commit(accepted, bonus, target_outputs)
-
-    def select(self, rows: list[int]) -> None:
-        self.lengths = [self.lengths[row] for row in rows]
-        self.drafter.select(rows)
+    limits = [most, *(size - text for size in (window, drafter.window) if size)]
+    return drafter if shape.max_depth <= min(limits) else WithinWindow(drafter, window or math.inf, most)
 
 
 class WithinWindow(Wrapper):
-    """Another drafter's drafts for the rows whose text, with all levels of the shape but the last, fits its window.
+    """Another drafter's drafts, of the rows and levels that fit its window and the target's.
 
-    A row that does not fit leaves the other drafter for good, and its drafts are roots alone.
+    A row whose text, with all levels of the shape but the last, does not fit the drafter's window leaves the drafter
+    for good, and its drafts are roots alone. Trees have at most `most` levels, and no more than the target's
+    `positions` leave after the longest row.
     """
 
-    def __init__(self, drafter: Drafter):
-        self.drafter = drafter
+    def __init__(self, drafter: Drafter, positions: float = math.inf, most: float = math.inf):
+        self.drafter, self.positions, self.most = drafter, positions, most
 
     @property
     def past_window(self) -> list[int]:
+        """The rows that have left the drafter."""
         return [row for row in range(len(self.lengths)) if row not in self.inside]
 
     def start(self, prompts: Sequence[Tensor]) -> None:
+        """Starts the drafter on the prompts that fit its window."""
         self.lengths = [len(prompt) for prompt in prompts]
-        self.inside = [row for row, length in enumerate(self.lengths) if length < self.window]  # rows that it drafts
+        self.inside = [row for row, length in enumerate(self.lengths) if not self.window or length < self.window]
         if self.inside:
             self.drafter.start([prompts[row] for row in self.inside])
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """The inner drafter's drafts of the rows that fit, and the roots of the others."""
-        needed = shape.max_depth - 1  # the last level is never forwarded
-        self._keep([row for row in self.inside if self.lengths[row] + needed <= self.window])
+        """The drafter's drafts of the rows that fit, and the roots of the others."""
+        room = min(self.most, self.positions - max(self.lengths))
+        if shape.max_depth > room:
+            shape = levels_of(shape, room)[0] if isinstance(shape, Tree) else shape.at_most(room)
+        if self.window:  # the last level is never forwarded
+            self._keep([row for row in self.inside if self.lengths[row] + shape.max_depth - 1 <= self.window])
         drafts, self.levels, calls = alone(self.roots), [0] * len(self.roots), self.calls
         inner = self.drafter.propose(shape, draws) if self.inside else []
         levels = self.drafter.levels or [self.calls - calls] * len(inner)
@@ -179,6 +158,7 @@ class WithinWindow(Wrapper):
         return drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Passes on what the target kept in the drafter's rows, and its outputs there."""
         self.roots = list(bonus)
         self.lengths = [length + len(nodes) + 1 for length, nodes in zip(self.lengths, accepted)]
         if not self.inside:
@@ -191,12 +171,13 @@ class WithinWindow(Wrapper):
                             target_outputs)
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows, in this order, also of the drafter."""
         self._keep([row for row in rows if row in self.inside])
         self.inside = [place for place, row in enumerate(rows) if row in self.inside]
         self.roots, self.lengths = [self.roots[row] for row in rows], [self.lengths[row] for row in rows]
 
     def _keep(self, rows: list[int]) -> None:
-        """Takes all other rows from the inner drafter; one that has no row left is not called again."""
+        """Takes all other rows from the drafter; one that has no row left is not called again."""
         if rows and rows != self.inside:
             self.drafter.select([self.inside.index(row) for row in rows])
         self.inside = rows

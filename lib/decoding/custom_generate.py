@@ -48,7 +48,13 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
             model_kwargs["past_key_values"] = given["kwargs"].get("past_key_values")
         _refuse(model, generation_config, logits_processor, model_kwargs)
         processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
-        ends, longest, others = _divided(stopping_criteria)
+        # The loop observes the tokens that end a text and its greatest length itself. A caller's own criterion of these
+        # has replaced the one that the configuration makes.
+        ends = {token for criterion in stopping_criteria if type(criterion) is EosTokenCriteria
+                for token in criterion.eos_token_id.flatten().tolist()}
+        longest = min(criterion.max_length for criterion in stopping_criteria if type(criterion) is MaxLengthCriteria)
+        others = StoppingCriteriaList(criterion for criterion in stopping_criteria
+                                      if type(criterion) not in (EosTokenCriteria, MaxLengthCriteria))
         sampled = generation_config.do_sample
         with using_attention(model, TREE):
             done = generate(
@@ -56,7 +62,7 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
                 rule=rule if sampled else "greedy",
                 temperature=1.0 if sampled else 0.0,  # the processors have warped already
                 max_new_tokens=max(1, longest - input_ids.shape[1]),  # criteria of length are evaluated after a token
-                eos_token_id=ends, hooks=_hooks(input_ids.cpu(), processors, others, streamer),
+                eos_token_id=sorted(ends), hooks=_hooks(input_ids.cpu(), processors, others, streamer),
                 # seeded from torch's own generator, which transformers' sampling uses
                 generator=torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if sampled else None)
         if streamer is not None:
@@ -113,7 +119,11 @@ def _kept_back(caller: FrameType) -> dict[str, object]:
 def _refuse(model, config, processors, keywords: dict) -> None:
     """ValueError with the name of the first argument that draft trees cannot honour."""
     unusable = [type(one).__name__ for one in processors if type(one).__name__ in REFUSED_PROCESSORS]
-    cache, hosts = keywords.get("past_key_values"), can_host_tree(model.config)
+    cache, hosts, moved = keywords.get("past_key_values"), can_host_tree(model.config), False
+    if (positions := keywords.get("position_ids")) is not None:  # [B, T], else places among a row's unpadded tokens
+        mask = keywords.get("attention_mask")
+        real = torch.ones_like(positions) if mask is None else mask
+        moved = bool(((positions != real.cumsum(-1) - 1) & real.bool()).any())
     outputs, words, drafters = (
         [name for name in names if getattr(config, name, None)]
         for names in (("output_scores", "output_logits", "output_attentions", "output_hidden_states"),
@@ -129,7 +139,7 @@ def _refuse(model, config, processors, keywords: dict) -> None:
         "assistant_model": keywords.get("assistant_model") is not None and "the drafter is given to tree_speculation",
         "past_key_values": cache is not None and "the loop keeps a cache of its own",
         "streamer": keywords.get("streamer") is not None and "rows of a batch grow by different numbers of tokens",
-        "position_ids": _moved(keywords) and "a token's position is its place in its own text",
+        "position_ids": moved and "a token's position is its place in its own text",
         ", ".join(outputs): bool(outputs) and "the loop verifies trees and keeps no scores",
         ", ".join(unusable): bool(unusable) and "it depends on a row's place in the batch or on earlier calls",
         type(model).__name__: hosts,
@@ -139,15 +149,6 @@ def _refuse(model, config, processors, keywords: dict) -> None:
             raise ValueError(f"tree_speculation cannot honour {name}: {reason}; leave it out, or use plain generate")
 
 
-def _moved(keywords: dict) -> bool:
-    """Whether position_ids [B, T] differ from transformers' own: places among a row's unpadded tokens."""
-    positions, mask = keywords.get("position_ids"), keywords.get("attention_mask")
-    if positions is None:
-        return False
-    real = torch.ones_like(positions) if mask is None else mask
-    return bool(((positions != real.cumsum(-1) - 1) & real.bool()).any())
-
-
 def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
     """The processors for this row alone: some hold one number per row."""
     of_row = LogitsProcessorList(map(copy, processors))
@@ -155,15 +156,3 @@ def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
         if isinstance(ignored := getattr(processor, "prompt_ignore_length", None), Tensor):
             processor.prompt_ignore_length = int(ignored[row])
     return of_row
-
-
-def _divided(criteria: StoppingCriteriaList) -> tuple[list[int], int, StoppingCriteriaList]:
-    """The tokens that end a text and its greatest length, which the loop observes itself, and the other criteria.
-
-    A caller's own criterion of length or EOS has replaced the one that the configuration makes.
-    """
-    ends = {token for one in criteria if type(one) is EosTokenCriteria
-            for token in one.eos_token_id.flatten().tolist()}
-    longest = min(one.max_length for one in criteria if type(one) is MaxLengthCriteria)
-    others = (one for one in criteria if type(one) not in (EosTokenCriteria, MaxLengthCriteria))
-    return sorted(ends), longest, StoppingCriteriaList(others)

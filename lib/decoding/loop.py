@@ -152,22 +152,17 @@ class Decider:
         Greedy verification needs only the best token of each node; those of all rows reach the host in one transfer.
         """
         if self.hooks.adjust:
-            logits = self._adjusted(rows, written, drafts, logits)
+            logits = logits.clone()
+            for i, (row, draft) in enumerate(zip(rows, drafts)):
+                contexts = [written[row]]  # the text up to each node
+                for node in range(1, draft.tree.size):
+                    contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
+                logits[i, : draft.tree.size] = self.hooks.adjust(row, contexts, logits[i, : draft.tree.size])
         if self.rule == "greedy":
             return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
         probs = warp(logits, *self.warping)
         return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
                        draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
-
-    def _adjusted(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> Tensor:
-        adjusted = logits.clone()
-        for i, (row, draft) in enumerate(zip(rows, drafts)):
-            before, size = written[row], draft.tree.size
-            contexts = [before]  # the text up to each node
-            for node in range(1, size):
-                contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
-            adjusted[i, :size] = self.hooks.adjust(row, contexts, logits[i, :size])
-        return adjusted
 
 
 class _Loop:

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lib.attention.registration import tree_forward
 from lib.decoding.loop import generate, stack
-from lib.decoding.records import Round
 from lib.models.cache import TreeCache
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
@@ -90,10 +89,23 @@ def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, rule: str
 
     done = generate(pair.target, drafter, prompt[None], shape=shape, rule=rule, temperature=temperature,
                     max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids, generator=generator, observe=observe)
-    pieces = _pieces(pair.tokenizer, prompt.tolist(), done.new_tokens[0], seen)
-    beliefs = _beliefs(drafter, prompt, seen)
-    return [_step(pair.tokenizer, place, done.rounds, seen[place], belief, pieces)
-            for place, belief in enumerate(beliefs)]
+    tokenizer, ids, written = pair.tokenizer, prompt.tolist(), done.new_tokens[0]
+    writers = [TARGET] + [writer for _, accepted, _ in seen for writer in (*[DRAFT] * len(accepted), TARGET)]
+    pieces = [(_decode(tokenizer, ids), PROMPT), *zip(added_texts(tokenizer, ids, written), writers)]
+    ends = [*(later.position for later in done.rounds[1:]), len(written)]  # tokens written at the end of each round
+    steps, drafted_tokens, accepted_tokens, seconds = [], 0, 0, 0.0
+    for one, (draft, accepted, bonus), chances, end in zip(done.rounds, seen, _beliefs(drafter, prompt, seen), ends):
+        drafted_tokens, accepted_tokens = drafted_tokens + one.drafted, accepted_tokens + one.accepted
+        seconds += one.seconds
+        tokens = draft.token_list
+        above = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
+        steps.append(Step(
+            number=len(steps) + 1, of=len(done.rounds), tree=draft.tree, probabilities=chances,
+            accepted=tuple(accepted), tokens=tuple(_text_after(tokenizer, *both) for both in zip(above, tokens)),
+            bonus=_text_after(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
+            text=tuple(pieces[: 1 + end]), fresh=end - one.position, drafted_tokens=drafted_tokens,
+            accepted_tokens=accepted_tokens, seconds=seconds))
+    return steps
 
 
 @torch.inference_mode()
@@ -112,28 +124,6 @@ def _beliefs(drafter, prompt: Tensor, seen: Sequence[Seen]) -> Iterator[tuple[fl
         probs = warp(logits, drafter.temperature).cpu()
         cache.commit([[ROOT, *accepted]])
         yield 1.0, *probs[draft.tree.parents[1:].tolist(), draft.tokens[1:]].tolist()
-
-
-def _pieces(tokenizer, prompt: list[int], new: list[int], seen: Sequence[Seen]) -> list[tuple[str, str]]:
-    """(text, writer) of the prompt and of each new token: the target's first, then each round's accepted and bonus."""
-    who = [TARGET] + [writer for _, accepted, _ in seen for writer in (*[DRAFT] * len(accepted), TARGET)]
-    return [(_decode(tokenizer, prompt), PROMPT), *zip(added_texts(tokenizer, prompt, new), who)]
-
-
-def _step(tokenizer, place: int, rounds: Sequence[Round], seen: Seen, belief: tuple[float, ...] | None,
-          pieces: list[tuple[str, str]]) -> Step:
-    draft, accepted, bonus = seen
-    ends = [*(later.position for later in rounds[1:]), len(pieces) - 1]  # tokens written at the end of each round
-    tokens = draft.tokens.tolist()
-    above = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
-    return Step(
-        number=place + 1, of=len(rounds), tree=draft.tree, probabilities=belief, accepted=tuple(accepted),
-        tokens=tuple(_text_after(tokenizer, *both) for both in zip(above, tokens)),
-        bonus=_text_after(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
-        text=tuple(pieces[: 1 + ends[place]]), fresh=ends[place] - rounds[place].position,
-        drafted_tokens=sum(earlier.drafted for earlier in rounds[: place + 1]),
-        accepted_tokens=sum(earlier.accepted for earlier in rounds[: place + 1]),
-        seconds=sum(earlier.seconds for earlier in rounds[: place + 1]))
 
 
 def added_texts(tokenizer, before: list[int], new: list[int]) -> list[str]:

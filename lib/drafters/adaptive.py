@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter, Wrapper, levels_of
-from lib.drafters.filling import AT_ROOT, Filling, Level, plan
+from lib.drafters.filling import Filling
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.levels import Level
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -51,9 +52,9 @@ class Policy:
         return [self.depth(state) for state in states]
 
 
-def even_costs(each: float, once: float = 0.0, most: int = 16) -> tuple[float, ...]:
-    """Costs of rounds of 0 to `most` levels in rounds of plain decoding: `each` per level, and `once` for any draft."""
-    return 1.0, *(1 + once + levels * each for levels in range(1, most + 1))
+def even_costs(level: float, once: float = 0.0, most: int = 16) -> tuple[float, ...]:
+    """Costs of rounds of 0 to `most` levels in rounds of plain decoding: `level` for each, `once` for any draft."""
+    return 1.0, *(1 + once + levels * level for levels in range(1, most + 1))
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,17 @@ class Schedule(Policy):
     down: int = 1
 
     def begin(self) -> int:
+        """The first number of levels."""
         return self.first
 
     def after(self, state: int, outcome: Outcome) -> int:
+        """More levels after a draft that was accepted whole, fewer after another."""
         if outcome.accepted < outcome.drafted:
             return max(1, state - self.down)
         return state + self.up if outcome.drafted >= state else state
 
     def depth(self, state: int) -> int:
+        """The state itself."""
         return state
 
 
@@ -122,9 +126,9 @@ class WhereItPays(Policy):
         reach = [most] * len(states) if reach is None else reach
         tokens = []
         for state, ends in zip(states, reach, strict=True):
-            own = tokens_of_chains(self.acceptance(state), ends)
-            tokens.append(own + own[-1:] * (most - ends))
-        speeds = [sum(own) / cost for *own, cost in zip(*tokens, self.costs)]
+            expected = tokens_of_chains(self.acceptance(state), ends)
+            tokens.append(expected + expected[-1:] * (most - ends))
+        speeds = [sum(of_rows) / cost for *of_rows, cost in zip(*tokens, self.costs)]
         length = max(range(len(speeds)), key=speeds.__getitem__)
         curious = sum(ends > 0 and (well or tried < FORGOTTEN) for (_, tried, well), ends in zip(states, reach))
         return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)
@@ -240,6 +244,7 @@ class AdaptiveDrafter(Wrapper):
                          "drafter, and adapt the combination")
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows and their states."""
         self.drafter.select(rows)
         self.states = [self.states[row] for row in rows]
 
@@ -269,24 +274,24 @@ class UntilUnsure(Filling):
         self.threshold, self.levels = threshold, [min(1, shape.max_depth) for _ in self.levels]
 
     def next_level(self) -> Level | None:
+        """The next level, while the token of one of its nodes reaches the threshold's probability in some row."""
         level = super().next_level()
-        if level is None or level is AT_ROOT:
+        if level is None or level.depth == 0:
             return level
-        sure = [own == level.depth and self._sure(row, level.nodes) for row, own in enumerate(self.levels)]
-        self.levels = [own + going for own, going in zip(self.levels, sure)]
-        return level if any(sure) else None
-
-    def _sure(self, row: int, nodes: Sequence[int]) -> bool:
-        """Whether the token of one of these nodes reaches the threshold's probability after its parent."""
-        parents = self.shape.parents
-        return any(self.probs[row][int(parents[node])][self.tokens[row, node]] >= self.threshold for node in nodes)
+        parents, going = self.shape.parents, False
+        for row, (probs, depth) in enumerate(zip(self.probs, self.levels)):
+            if depth == level.depth and any(probs[int(parents[node])][self.tokens[row, node]] >= self.threshold
+                                            for node in level.nodes):
+                self.levels[row], going = depth + 1, True
+        return level if going else None
 
     def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:
         """The drafts down to the levels at which their rows stopped, and the places of their forwarded nodes."""
-        cut = [first_levels(self.draft(row)[0], own) for row, own in enumerate(self.levels)]
-        place = {slot: at for slot, at in plan(self.shape).place.items() if self.shape.depth[slot] < max(self.levels)}
+        drafts, places = super().drafts()
+        cut = [first_levels(draft, depth) for draft, depth in zip(drafts, self.levels)]
+        forwarded = {slot: place for slot, place in places[0].items() if self.shape.depth[slot] < max(self.levels)}
         return ([draft for draft, _ in cut],
-                [{node: place[slot] for node, slot in enumerate(slots) if slot in place} for _, slots in cut])
+                [{node: forwarded[slot] for node, slot in enumerate(slots) if slot in forwarded} for _, slots in cut])
 
 
 class ConfidentDrafter(LanguageModelDrafter):
@@ -301,8 +306,11 @@ class ConfidentDrafter(LanguageModelDrafter):
     def __init__(self, model, *, threshold: float = 0.4, temperature: float = 1.0):
         if not 0 <= threshold <= 1:
             raise ValueError(f"threshold is {threshold}; give a probability, 0 to 1")
-        super().__init__(model, temperature=temperature, keep_probs=True)
-        self.threshold = threshold
+        super().__init__(model, temperature=temperature)
+        self.threshold, self.asked_probs = threshold, True
+
+    def ask_probs(self, wanted: bool) -> None:
+        """Nothing, since its drafts always carry probabilities."""
 
     def _filling(self, shape: Tree | Growth) -> UntilUnsure:
         if not isinstance(shape, Tree):

@@ -44,22 +44,25 @@ class CombinedDrafter(Wrapper):
 
     @property
     def cache_bytes(self) -> int:
+        """Bytes that both drafters hold besides weights."""
         return self.lookup.cache_bytes + super().cache_bytes
 
     def start(self, prompts: Sequence[Tensor]) -> None:
+        """Starts both on the prompts int64[T]."""
         self.lookup.start(prompts)
         self.drafter.start(prompts)
         self.drafts: list[Draft] = []
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """For each row the look-up's draft or the other drafter's."""
         matches = self.lookup.propose(shape, draws)
         long = [length >= self.enough and draft.tree.budget > 0
                 for length, draft in zip(self.lookup.matched(), matches)]
         calls = self.drafter.calls
-        own = matches if all(long) else self.drafter.propose(shape, draws)
+        others = matches if all(long) else self.drafter.propose(shape, draws)
         levels = self.drafter.levels or [self.drafter.calls - calls] * len(long)
-        self.levels = [self.drafter.traits.idle_passes if use else each for use, each in zip(long, levels)]
-        self.drafts = [looked_up if use else other for use, looked_up, other in zip(long, matches, own)]
+        self.levels = [self.drafter.traits.idle_passes if use else count for use, count in zip(long, levels)]
+        self.drafts = [match if use else other for use, match, other in zip(long, matches, others)]
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -68,5 +71,6 @@ class CombinedDrafter(Wrapper):
             drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows of both."""
         self.lookup.select(rows)
         self.drafter.select(rows)

@@ -18,9 +18,11 @@ class RandomDrafter(Drafter):
 
     @classmethod
     def of(cls, pair, *, generator: torch.Generator) -> "RandomDrafter":
+        """For the vocabulary of the pair's target."""
         return cls(pair.target.config.get_text_config().vocab_size, generator)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """Random tokens after each root."""
         return [Draft(shape, self._random(shape, root), "top_k") for root in self.roots]
 
     def _random(self, shape: Tree, root: int) -> Tensor:
@@ -59,34 +61,37 @@ class OracleDrafter(RandomDrafter):
     @classmethod
     def of(cls, pair, *, prompts: Sequence[Tensor], continuations: Sequence[Sequence[int]],
            generator: torch.Generator) -> "OracleDrafter":
+        """For the vocabulary of the pair's target; continuations: one of each prompt."""
         return cls(prompts, continuations, pair.target.config.get_text_config().vocab_size, generator)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
+        """Looks up the continuations of the prompts. ValueError names those that have none."""
         super().start(prompts)
         if missing := [row for row, prompt in enumerate(prompts) if tuple(prompt.tolist()) not in self.continuations]:
             raise ValueError(f"the oracle has no continuation of prompts {missing} of the batch; give it one for each")
         self.ahead = [self.continuations[tuple(prompt.tolist())] for prompt in prompts]
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        return [Draft(shape, self._along(self._random(shape, root), shape, ahead), "top_k")
-                for root, ahead in zip(self.roots, self.ahead)]
+        """The continuation on the path of first children, and random tokens off it."""
+        drafts = super().propose(shape, draws)
+        for draft, ahead in zip(drafts, self.ahead):
+            node, tokens = ROOT, draft.tokens
+            for token in ahead:
+                children = list(shape.children(node))
+                if not children:
+                    break
+                node = children[0]
+                twins = [child for child in children if tokens[child] == token]
+                tokens[twins] = tokens[node].clone()  # siblings stay distinct
+                tokens[node] = token
+        return drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """Drops the kept tokens from the continuations."""
         super().commit(accepted, bonus)
         self.ahead = [ahead[len(nodes) + 1 :] for ahead, nodes in zip(self.ahead, accepted)]
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows and their continuations."""
         super().select(rows)
         self.ahead = [self.ahead[row] for row in rows]
-
-    def _along(self, tokens: Tensor, shape: Tree, ahead: list[int]) -> Tensor:
-        node = ROOT
-        for token in ahead:
-            children = list(shape.children(node))
-            if not children:
-                break
-            node = children[0]
-            twins = [child for child in children if tokens[child] == token]
-            tokens[twins] = tokens[node].clone()  # siblings stay distinct
-            tokens[node] = token
-        return tokens

@@ -171,7 +171,10 @@ class NoDrafter(Drafter):
 
 
 class TextDrafter(Drafter):
-    """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens."""
+    """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens.
+
+    A kind defines `draft(text, shape) -> Draft`, or `propose`.
+    """
 
     def new_text(self):
         """An empty text, with `extend(tokens)`."""
@@ -184,12 +187,18 @@ class TextDrafter(Drafter):
         for text, prompt in zip(self.texts, prompts):
             text.extend(prompt.tolist())
 
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """One draft after each text."""
+        self.drafts = [self.draft(text, shape) for text in self.texts]
+        return self.drafts
+
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Appends the kept tokens to the texts."""
         for text, tokens in zip(self.texts, added_tokens(self.drafts, accepted, bonus), strict=True):
             text.extend(tokens)
 
     def select(self, rows: list[int]) -> None:
+        """Keeps the texts of these rows."""
         self.texts = [self.texts[row] for row in rows]
 
 
@@ -208,19 +217,23 @@ class Wrapper(Drafter):
 
     @property
     def traits(self) -> Traits:
-        """Those of its kind; it remembers what the other one remembers."""
+        """Those of its kind; it remembers what `drafter` remembers."""
         return replace(super().traits, remembers=self.drafter.traits.remembers)
 
     def ask_probs(self, wanted: bool) -> None:
+        """Asks `drafter`."""
         self.drafter.ask_probs(wanted)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
+        """Starts `drafter` on the prompts int64[T]."""
         self.drafter.start(prompts)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """As `Drafter.commit`, for `drafter`."""
         self.drafter.commit(accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows of `drafter`."""
         self.drafter.select(rows)
 
 
@@ -273,22 +286,22 @@ def _tree(parents: tuple[int, ...]) -> Tree:
 
 def partial_draft(shape: Tree, tokens: Sequence[int]) -> Draft:
     """The nodes of a shape that have a token: `tokens`, the root's first, hold UNKNOWN at the others and below them."""
-    kept = [node for node, token in enumerate(tokens) if token != UNKNOWN]
-    tree = shape if len(kept) == len(tokens) else part_of(shape, tuple(kept))
-    return Draft(tree, torch.tensor([tokens[node] for node in kept]), "top_k")
+    nodes = [node for node, token in enumerate(tokens) if token != UNKNOWN]
+    tree = shape if len(nodes) == len(tokens) else part_of(shape, tuple(nodes))
+    return Draft(tree, torch.tensor([tokens[node] for node in nodes]), "top_k")
 
 
 def levels_of(tree: Tree, depth: int) -> tuple[Tree, list[int]]:
     """The tree down to a depth, and for each of its nodes the node of the whole tree."""
-    kept = np.flatnonzero(tree.depth <= depth).tolist()
-    return part_of(tree, tuple(kept)), kept
+    nodes = np.flatnonzero(tree.depth <= depth).tolist()
+    return part_of(tree, tuple(nodes)), nodes
 
 
 @lru_cache(maxsize=4096)
-def part_of(tree: Tree, kept: tuple[int, ...]) -> Tree:
+def part_of(tree: Tree, nodes: tuple[int, ...]) -> Tree:
     """The tree of some nodes in their order, which include the parent of each; one object per part, as in `_tree`."""
-    place = {node: index for index, node in enumerate(kept)}
-    return Tree([NO_PARENT] + [place[int(tree.parents[node])] for node in kept[1:]], tree.rank[list(kept)])
+    place = {node: index for index, node in enumerate(nodes)}
+    return Tree([NO_PARENT] + [place[int(tree.parents[node])] for node in nodes[1:]], tree.rank[list(nodes)])
 
 
 def refuse_nan(logits: Tensor, model) -> None:

@@ -1,21 +1,18 @@
 """EAGLE: a one-layer head drafts by continuing the target's features (Li et al. 2024; EAGLE-3: Li et al. 2025)."""
 
-from operator import attrgetter
 from typing import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from lib.drafters.drafter import added_tokens
-from lib.drafters.filling import AT_ROOT, Level, check_proposal, native_levels_of_heads
-from lib.drafters.growing import filling_of
+from lib.drafters.filling import Filling
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
-from lib.drafters.heads.eagle import FeatureHead, unroll
+from lib.drafters.heads.eagle import unroll
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import head_fill
-from lib.forward.packed import weights_of
+from lib.drafters.levels import Level, native_levels
 from lib.lab.timing import forward
-from lib.models.cache import TreeCache
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -29,32 +26,19 @@ def padded(rows: list[list[int]], width: int) -> Tensor:
 class EagleDrafter(HeadDrafter):
     """Drafts with an EAGLE head of either generation, with one forward pass of the head per level.
 
-    proposal, temperature: as for `LanguageModelDrafter`.
-
     The head's cache holds one entry for each token after a text's first, made of the target's own feature of the token
     before it. Entries of newly committed tokens wait for the next round, whose first forward pass takes them all and
     ends in the root's; the entries of a tree are forgotten, since its features were the head's guesses.
     """
 
-    cache_bytes = property(attrgetter("cache.bytes"))
-
-    def __init__(self, target, head: FeatureHead, *, proposal: str = "top_k", temperature: float = 1.0):
-        check_proposal(proposal, temperature)
-        super().__init__(target, head)
-        self.proposal, self.temperature = proposal, temperature
-        self.cache = TreeCache()
-        self.made_of: tuple | None = None  # the weights that `layer` was made of
-
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
-        self._renew_output()
-        if (made_of := (weights_of(self.head), self.made_of_target)) != self.made_of:  # else the layer is still valid
-            self.made_of, self.layer = made_of, CachedLayers([self.head.layer], self.head.output_norm)
-            own = self.head.embed_tokens
-            self.filling = head_fill(self.head, self.output, self.target.get_input_embeddings() if own is None else own)
+        super().start(prompts)
         self.prompts: list[Tensor] | None = list(prompts)
-        self.cache = TreeCache()
-        self.drafts: list[Draft] = []
+
+    def _renew_layers(self) -> None:
+        self.layer, own = CachedLayers([self.head.layer], self.head.output_norm), self.head.embed_tokens
+        self.filling = head_fill(self.head, self.output, self.target.get_input_embeddings() if own is None else own)
 
     @torch.no_grad()
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
@@ -66,23 +50,22 @@ class EagleDrafter(HeadDrafter):
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
         if (isinstance(shape, Tree) and self.filling is not None and self.proposal == "top_k" and not self.asked_probs
                 and shape.budget and shape.last_rank < self.output.out_features):
-            self.drafts = self._fill_natively(shape, roots)
+            self.calls += shape.max_depth - 1  # besides that of the roots
+            names = None if self.known is None else self.known.tokens
+            with forward():
+                filled = self.filling.fill_after(self.outputs[:, 0], roots, self.cache, native_levels(shape),
+                                                 self.output.out_features, names)
+            self.drafts = [Draft(shape, row, "top_k") for row in filled]
             return self.drafts
-        filling = filling_of(shape, roots, self.proposal, self.temperature, self.asked_probs, self.known)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.asked_probs, self.known)
         while (level := filling.next_level()) is not None:
-            logits = self._logits(self.outputs) if level is AT_ROOT else self._forward_level(
-                level, filling.tokens_of(level))
+            if level.depth == 0:
+                logits = self._logits(self.outputs)
+            else:
+                logits = self._forward_level(level, filling.tokens_of(level))
             filling.grow(level, logits, draws)
         self.drafts, _ = filling.drafts()
         return self.drafts
-
-    def _fill_natively(self, shape: Tree, roots: list[int]) -> list[Draft]:
-        self.calls += shape.max_depth - 1  # besides that of the roots
-        with forward():
-            filled = self.filling.fill_after(
-                self.outputs[:, 0], roots, self.cache, native_levels_of_heads(shape), self.output.out_features,
-                None if self.known is None else self.known.tokens)
-        return [Draft(shape, row, "top_k") for row in filled]
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -111,6 +94,7 @@ class EagleDrafter(HeadDrafter):
         super().commit_of(drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
+        """As `Drafter.select`, for the cache and the entries that wait."""
         self.cache.select(torch.tensor(rows))
         self.features, self.waiting = self.features[rows], [self.waiting[row] for row in rows]
 

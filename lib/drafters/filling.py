@@ -1,27 +1,24 @@
-"""How a language model or a head fills static shapes: tokens from distributions, the nodes of each forward pass and
-their masks, and the shapes while they are filled, level by level. `growing` fills the trees of growth rules in the same
-steps.
-
-Forward passes and masks depend on the shape and on the lengths of the uncommitted tails alone, and are made once for
-them. A row's tail holds the committed tokens that its cache lacks, the root last. Tails are right-aligned, so that
-every root has the same slot.
+"""How a language model or a head fills trees, static shapes and those that grow by a rule: tokens from distributions,
+and the drafts of a batch while they are filled, level by level. `levels` has the forward passes of the levels.
 """
 
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from lib.forward.native import Levels
+from lib.drafters.levels import Level, plan
 from lib.forward.reduced import ReducedOutput
 from lib.lab.processor import one_thread
-from lib.trees.tree import ROOT, Tree
+from lib.trees.growth.candidates import Candidates, Growth, next_level
+from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.fast import without
 from lib.verify.warping import best_token, warp
+
+PER_NODE, PER_DEPTH, PER_PARENT = "node", "depth", "parent"  # what a drafter gives distributions for, see `Filling`
 
 
 def top_tokens(scores: Tensor, count: int) -> Tensor:
@@ -43,9 +40,9 @@ def top_tokens(scores: Tensor, count: int) -> Tensor:
 
 def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
     """The rank of tokens int64[S] in scores [S, V]: how many score higher, or as high with a lower index. int64[S]."""
-    own = scores.gather(1, tokens[:, None])
+    score = scores.gather(1, tokens[:, None])
     lower = torch.arange(scores.shape[1], device=scores.device) < tokens[:, None]
-    return (scores > own).sum(1) + ((scores == own) & lower).sum(1)
+    return (scores > score).sum(1) + ((scores == score) & lower).sum(1)
 
 
 def independent(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:
@@ -78,212 +75,166 @@ def check_proposal(proposal: str, temperature: float) -> None:
         raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
 
 
-@dataclass(frozen=True, eq=False)
-class Level:
-    """The nodes of one depth that get children; past the root, one forward pass.
-
-    nodes: the slots of a static shape; of trees that grow the candidates int64[<= k] of each row. sees: bool[k,
-    internal nodes above + k], or [B, ..], which nodes each of them attends to. above: int64[k] or [B, k], places of
-    their parents among the root and the nodes forwarded before.
+def check_growth(rule: Growth, proposal: str = "top_k", temperature: float = 1.0, gives: str = PER_NODE) -> None:
+    """ValueError where a drafter of this proposal cannot follow a growth rule: where the rule grows over distributions
+    of another kind than the drafter gives (see `Filling`), or where the drafter samples.
     """
-
-    depth: int
-    nodes: Sequence
-    sees: Tensor | None = None
-    above: Tensor | None = None
-
-
-AT_ROOT = Level(0, (ROOT,))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Levels in order of depth, from depth 1; `place` maps a forwarded node to its place among all of them, from 0."""
-
-    levels: tuple[Level, ...]
-    place: dict[int, int]
-
-
-@dataclass(frozen=True)
-class Children:
-    """Where the best tokens of some nodes go: entry `best[i]` of a table [len(nodes), most] goes to slot `slots[i]`."""
-
-    most: int
-    slots: Tensor
-    best: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Tails:
-    """The tails of B rows: their width W, depth int64[B, W] and mask bool[W, W] or [B, W, W].
-
-    offsets: int64[B], each root's distance from the end of its cache. visible: bool[B, W], False at padding.
-    """
-
-    width: int
-    depth: Tensor
-    mask: Tensor
-    offsets: Tensor
-    visible: Tensor
-
-
-@lru_cache(maxsize=256)
-def plan(tree: Tree) -> Plan:
-    """The forward passes after that of the root, which goes with the tail; leaves are never forwarded."""
-    parents = set(tree.parents[1:].tolist()) - {ROOT}
-    levels, place = [], {}
-    for depth in range(1, tree.max_depth):
-        nodes = [node for node in np.flatnonzero(tree.depth == depth).tolist() if node in parents]
-        above = [1 + place.get(int(tree.parents[node]), -1) for node in nodes]
-        for node in nodes:
-            place[node] = len(place)
-        sees = torch.tensor(tree.mask[np.ix_(nodes, list(place))])
-        levels.append(Level(depth, tuple(nodes), sees, torch.tensor(above)))
-    return Plan(tuple(levels), place)
-
-
-@lru_cache(maxsize=1024)
-def children(tree: Tree, nodes: tuple[int, ...]) -> Children:
-    """The slots of these nodes' children, each with its place among the best tokens of its parent."""
-    below = [(place, child) for place, node in enumerate(nodes) for child in tree.children(node)]
-    most = max(int(tree.rank[child]) for _, child in below) + 1
-    best = [place * most + int(tree.rank[child]) for place, child in below]
-    return Children(most, torch.tensor([child for _, child in below]), torch.tensor(best))
-
-
-@lru_cache(maxsize=1024)
-def tails(lengths: tuple[int, ...]) -> Tails:
-    """The layout of tails of these numbers of tokens, one per row."""
-    width, held = max(lengths), torch.tensor(lengths)
-    place, padding = torch.arange(width), width - held[:, None]
-    visible = place >= padding
-    itself = torch.eye(width, dtype=torch.bool)
-    mask = itself | torch.ones_like(itself).tril() & visible[:, None]
-    return Tails(width, (place - padding).clamp_min(0), _shared(mask), held - 1, visible)
-
-
-def block(waiting: Tails, level: Level) -> tuple[Tensor, Tensor]:
-    """Positions and mask of the forward pass of a level after such tails: depth int64[B, k] from the end of the cache,
-    and the mask over tail, earlier nodes and themselves.
-    """
-    sees = level.sees.expand(len(waiting.offsets), -1, -1)
-    tail = waiting.visible[:, None].expand(-1, sees.shape[1], -1)
-    return ((waiting.offsets[:, None] + level.depth).expand(-1, sees.shape[1]),
-            _shared(torch.cat([tail, sees], dim=-1)))
-
-
-planned_block = lru_cache(maxsize=4096)(block)  # of static shapes, whose levels are made once
-
-
-def _shared(mask: Tensor) -> Tensor:
-    """The mask of a single row without its batch dimension, so that backends need not compare rows."""
-    return mask[0] if len(mask) == 1 else mask
-
-
-@lru_cache(maxsize=1024)
-def native_levels(shape: Tree, waiting: Tails) -> Levels:
-    """A shape's levels after such tails, its root's first, for a native call that fills them all."""
-    return _levels(shape, [planned_block(waiting, level) for level in plan(shape).levels])
-
-
-@lru_cache(maxsize=1024)
-def native_levels_of_heads(shape: Tree) -> Levels:
-    """The same for a head, whose cache ends before the root's children."""
-    return _levels(shape, [(torch.full((len(level.nodes),), level.depth - 1), level.sees)
-                           for level in plan(shape).levels])
-
-
-def _levels(shape: Tree, blocks: Sequence[tuple[Tensor, Tensor]]) -> Levels:
-    """blocks: positions and mask of each level after the root's."""
-    def below(nodes: Sequence[int]) -> Tensor:
-        return torch.tensor([(place, int(shape.rank[child]), child)
-                             for place, node in enumerate(nodes) for child in shape.children(node)])
-
-    root = torch.tensor([ROOT]), below([ROOT]), None, None
-    return Levels(shape.size, [root, *((torch.tensor(level.nodes), below(level.nodes), *own)
-                                       for level, own in zip(plan(shape).levels, blocks))])
+    family = rule.name.partition(":")[0]
+    if family == "ddtree" and gives != PER_DEPTH:
+        raise ValueError(f"{rule.name!r} grows over one distribution per depth, this drafter gives one per node; take "
+                         "a rule such as 'dyspec@32', or a drafter with one distribution per depth")
+    if family == "pctree" and gives != PER_PARENT:
+        raise ValueError(f"{rule.name!r} grows where one forward pass serves every parent token, as that of 'dspark' "
+                         "does, and not for this drafter; take a rule such as 'dyspec@32'")
+    if proposal != "top_k" or temperature <= 0:
+        raise ValueError(f"{rule.name!r} takes the most likely children by probability; the drafter's proposal is "
+                         f"{proposal!r}, its temperature {temperature}: make one with 'top_k' and a temperature above "
+                         "0, or give a static shape")
 
 
 class Filling:
-    """B copies of a shape, filled a level at a time; a slot is a node of the shape, which may stay empty.
+    """The drafts of B rows while they are filled: copies of a static shape, or trees that grow by a rule.
 
-    A drafter asks for `next_level`, and gives its nodes their children with `grow`, until no level is left.
+    A drafter asks for `next_level`, and gives its nodes their children with `grow`, until no level is left. A slot is a
+    node of the static shape, or a candidate of a growing tree. With samples a slot of a shape stays empty where a
+    sibling before it drew its token, and so do the slots below it.
 
-    With samples a slot stays empty where a sibling before it drew its token, and so do the slots below it. keep_probs:
-    whether "top_k" drafts carry the distributions too, which rules do not need. output: the output layer that made the
-    logits, where they are those of some tokens alone. levels: of each row that were forwarded.
+    keep_probs: whether "top_k" drafts carry the distributions too, which rules do not need.
+    output: the output layer that made the logits, where they are those of some tokens alone.
+    gives: what the drafter has a distribution for: PER_NODE, from one forward pass per level; or, from a single forward
+        pass, PER_DEPTH or PER_PARENT token. Levels of the last two are not forwarded.
+    levels: the levels of each row that were forwarded or grown.
+    ValueError as for `check_growth`.
     """
 
-    def __init__(self, shape: Tree, roots: Sequence[int], proposal: str, temperature: float, keep_probs: bool = False,
-                 output: ReducedOutput | None = None):
+    def __init__(self, shape: Tree | Growth, roots: Sequence[int], proposal: str, temperature: float,
+                 keep_probs: bool = False, output: ReducedOutput | None = None, gives: str = PER_NODE):
         self.shape, self.proposal, self.temperature, self.output = shape, proposal, temperature, output
-        self.keep_probs = keep_probs or proposal != "top_k"
-        self.tokens = torch.zeros(len(roots), shape.size, dtype=torch.long)  # [B, m]
-        self.tokens[:, ROOT] = torch.tensor(roots)
+        self.keep_probs, self.gives, self.static = keep_probs or proposal != "top_k", gives, isinstance(shape, Tree)
         self.probs: list[dict[int, Tensor]] = [{} for _ in roots]  # slot -> float[V] that its children came from
-        self.counts: list[dict[int, int]] = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
-        self.levels = [shape.max_depth] * len(roots)
-        self._left = iter([AT_ROOT, *plan(shape).levels] if shape.budget else [])
+        if self.static:
+            levels, place = plan(shape)
+            self._left, self.places, self.levels = iter(levels), [place] * len(roots), [shape.max_depth] * len(roots)
+            self.tokens = torch.zeros(len(roots), shape.size, dtype=torch.long)  # [B, m]
+            self.tokens[:, ROOT] = torch.tensor(roots)
+            self.counts = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
+        else:
+            check_growth(shape, proposal, temperature, gives)
+            self.places, self.levels = [{} for _ in roots], [0] * len(roots)
+            self.tokens = [np.array([root]) for root in roots]  # int64[c] of each row's candidates
+            self.candidates = [Candidates.root() for _ in roots]
+            self._forwarded = 0  # places in the cache's block, with all rows' levels padded to one width
 
     def next_level(self) -> Level | None:
-        """The nodes that get children now, the root first; None where all have them."""
-        return next(self._left, None)
+        """The nodes that get children now, the root first; None where no row has any.
+
+        Rows of growing trees with fewer nodes are padded with nodes that attend to themselves alone.
+        """
+        if self.static:
+            return next(self._left, None)
+        nodes = [next_level(self.shape, candidates) for candidates in self.candidates]
+        widest, depth, before = max(map(len, nodes)), max(self.levels), self._forwarded
+        if not widest or not depth or self.gives != PER_NODE:
+            return Level(depth, nodes) if widest else None
+        sees = torch.zeros(len(nodes), widest, before + widest, dtype=torch.bool)
+        sees[:, :, before:] = torch.eye(widest, dtype=torch.bool)
+        above = np.zeros((len(nodes), widest), dtype=np.int64)
+        for row, (place, candidates) in enumerate(zip(self.places, self.candidates)):
+            for index, node in enumerate(nodes[row].tolist()):
+                place[node] = before + index
+                path = []  # places of the node and its ancestors but the root, which is in the tail
+                while node != ROOT:
+                    path.append(place[node])
+                    node = int(candidates.parents[node])
+                sees[row, index, path] = True
+                above[row, index] = 1 + path[1] if len(path) > 1 else 0
+        self._forwarded += widest
+        return Level(depth, nodes, sees, torch.from_numpy(above))
 
     def tokens_of(self, level: Level) -> Tensor:
-        """int64[B, k]: the tokens of a level's nodes."""
-        return self.tokens[:, level.nodes]
+        """int64[B, k]: the tokens of a level's nodes, padded with zeros."""
+        if self.static:
+            return self.tokens[:, level.nodes]
+        return pad_sequence([torch.from_numpy(tokens[nodes]) for tokens, nodes in zip(self.tokens, level.nodes)],
+                            batch_first=True)
 
     @one_thread()
     def grow(self, level: Level, logits: Tensor, draws: Draws) -> None:
         """Gives the nodes of a level their children, from logits [B, k, V], or [B, k, K] with an `output`; [B, 1, ..]
         is of all of them.
         """
-        slots = level.nodes
-        if self.keep_probs:
-            warped = warp(logits, self.temperature)
-            warped = warped if self.output is None else self.output.spread(warped)  # samples are drawn from all of it
-            warped = warped.expand(-1, len(slots), -1)
-            for row, probs in enumerate(self.probs):
-                probs.update((slot, warped[row, index]) for index, slot in enumerate(slots)
-                             if self.proposal == "top_k" or slot in self.counts[row])
-        if self.proposal == "top_k":
-            below = children(self.shape, tuple(slots))
-            best = top_tokens(logits.flatten(0, 1), below.most).view(*logits.shape[:2], -1)
-            best = best.expand(-1, len(slots), -1).flatten(1)
-            best = best if self.output is None else self.output.tokens[best]
-            self.tokens[:, below.slots] = best.cpu()[:, below.best]
+        if not self.static:
+            for row, nodes in enumerate(level.nodes):
+                if len(nodes):
+                    self._grow_row(row, nodes, logits[row, : len(nodes)])
             return
-        for row in range(len(self.tokens)):
-            for slot in slots:
-                if slot in self.counts[row]:
-                    self._sample(row, slot, draws)
+        if self.keep_probs:
+            for probs, warped in zip(self.probs, self._distributions(logits, len(level.nodes))):
+                probs.update(zip(level.nodes, warped))
+        if self.proposal == "top_k":
+            best = top_tokens(logits.flatten(0, 1), level.most).view(*logits.shape[:2], -1)
+            best = best.expand(-1, len(level.nodes), -1).flatten(1)
+            best = best if self.output is None else self.output.tokens[best]
+            self.tokens[:, level.slots] = best.cpu()[:, level.best]
+            return
+        for row, (probs, counts) in enumerate(zip(self.probs, self.counts)):
+            for slot in level.nodes:
+                if slot not in counts:
+                    continue
+                below = self.shape.children(slot)
+                for place, token, count in SAMPLERS[self.proposal](probs[slot], len(below), draws):
+                    self.tokens[row, below[place]] = token
+                    counts[below[place]] = count
+
+    def _grow_row(self, row: int, nodes: np.ndarray, logits: Tensor) -> None:
+        """Gives candidates of a row their best children, from logits [k, V], or [k, K]; of [1, ..] for all of them.
+
+        Probabilities are those of the whole softmax at the temperature; only the best ones are computed.
+        """
+        best, scaled = top_tokens(logits, min(self.shape.width, logits.shape[-1])), logits / self.temperature
+        log_probs = scaled.gather(-1, best).double() - torch.logsumexp(scaled, dim=-1, keepdim=True).double()
+        probs = log_probs.exp().clamp_max(1.0).cpu().numpy()
+        tokens = (best if self.output is None else self.output.tokens[best]).numpy(force=True)
+        if self.keep_probs:
+            self.probs[row].update(zip(nodes.tolist(), self._distributions(logits, len(nodes))))
+        all_nodes = len(nodes), probs.shape[1]
+        self.candidates[row] = self.candidates[row].with_children(nodes, np.broadcast_to(probs, all_nodes))
+        self.tokens[row] = np.concatenate([self.tokens[row], np.broadcast_to(tokens, all_nodes).ravel()])
+        self.levels[row] += 1
+
+    def _distributions(self, logits: Tensor, nodes: int) -> Tensor:
+        """[..., nodes, V]: the distributions over all tokens of logits [..., nodes or 1, V or K]."""
+        warped = warp(logits, self.temperature)
+        warped = warped if self.output is None else self.output.spread(warped)  # samples are drawn from all of it
+        return warped.expand(*warped.shape[:-2], nodes, -1)
 
     def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:
         """The drafts, and for each the places of its nodes among those that were forwarded."""
-        place = plan(self.shape).place
-        drafts, slots = zip(*(self.draft(row) for row in range(len(self.tokens))))
-        return list(drafts), [{node: place[slot] for node, slot in enumerate(own) if slot in place} for own in slots]
+        kept = None if self.static else self.shape.keep_all(self.candidates)
+        drafts, places = [], []
+        for row, place in enumerate(self.places):
+            tree, slots, tokens, counts, reach = self.shape, range(self.shape.budget + 1), self.tokens[row], None, None
+            if not self.static:
+                grown = self.candidates[row].tree(kept[row])
+                tree, slots, reach = grown.tree, grown.nodes.tolist(), grown.reach
+                tokens = torch.from_numpy(tokens[slots])
+            elif self.proposal != "top_k":
+                slots = sorted(self.counts[row])
+                tree, tokens = self._filled_part(slots), tokens[slots]
+                counts = torch.tensor([self.counts[row][slot] for slot in slots])
+            drafts.append(Draft(tree, tokens, self.proposal, self._probs(row, slots), counts, reach))
+            places.append({node: place[slot] for node, slot in enumerate(slots) if slot in place})
+        return drafts, places
 
-    def _sample(self, row: int, slot: int, draws: Draws) -> None:
-        below = self.shape.children(slot)
-        for place, token, count in SAMPLERS[self.proposal](self.probs[row][slot], len(below), draws):
-            self.tokens[row, below[place]] = token
-            self.counts[row][below[place]] = count
-
-    def draft(self, row: int) -> tuple[Draft, list[int]]:
-        """The draft of a row, and the slot of each of its nodes."""
-        if self.proposal == "top_k":
-            slots = list(range(self.shape.size))
-            return Draft(self.shape, self.tokens[row], "top_k", self._probs(row, slots)), slots
-        slots = sorted(self.counts[row])
+    def _filled_part(self, slots: list[int]) -> Tree:
+        """The tree of the filled slots of a shape; the rank of a node tells when its token was first drawn."""
         node = {slot: index for index, slot in enumerate(slots)}
         above = [int(self.shape.parents[slot]) for slot in slots[1:]]
-        place = [self.shape.children(parent).index(slot) for parent, slot in zip(above, slots[1:])]
-        tree = Tree([-1] + [node[parent] for parent in above], [0] + place)  # rank: when a token was first drawn
-        counts = torch.tensor([self.counts[row][slot] for slot in slots])
-        return Draft(tree, self.tokens[row, slots], self.proposal, self._probs(row, slots), counts), slots
+        rank = [self.shape.children(parent).index(slot) for parent, slot in zip(above, slots[1:])]
+        return Tree([NO_PARENT] + [node[parent] for parent in above], [0] + rank)
 
-    def _probs(self, row: int, slots: list[int]) -> Tensor | None:
+    def _probs(self, row: int, slots: Sequence[int]) -> Tensor | None:
+        """float[m, V]: the distribution that the children of each of these slots came from; zeros at leaves."""
         if not self.probs[row]:
             return None if self.proposal == "top_k" else torch.zeros(len(slots), 1)  # a root alone: nothing was drawn
         like = next(iter(self.probs[row].values()))

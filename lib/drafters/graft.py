@@ -33,11 +33,10 @@ class GraftDrafter(CombinedDrafter):
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """For each row the other drafter's tree, or that tree with the retrieved chain, of no more nodes."""
         longest = min(int(MOST * shape.budget), shape.max_depth)
-        found = self.lookup.propose(chain(longest), draws)
+        retrieved = self.lookup.propose(chain(longest), draws)
         enough = [length >= self.enough for length in self.lookup.matched()]
-        own = self.drafter.propose(shape, draws)
         self.drafts = [grafted(draft, other.token_list[1:]) if use else draft
-                       for draft, other, use in zip(own, found, enough)]
+                       for draft, other, use in zip(self.drafter.propose(shape, draws), retrieved, enough)]
         return self.drafts
 
 
@@ -51,8 +50,8 @@ def grafted(draft: Draft, tokens: list[int]) -> Draft:
     shared = draft.along(tokens)
     room = draft.tree.budget - (len(tokens) - len(shared))
     best = [*shared, *(node for node in by_worth(draft) if node not in shared)][:room]
-    kept = [ROOT, *sorted(best)]
-    left = draft.part(part_of(draft.tree, tuple(kept)), kept)
+    nodes = [ROOT, *sorted(best)]
+    left = draft.part(part_of(draft.tree, tuple(nodes)), nodes)
     return merge(draft.token_list[ROOT], [*(left.tokens_of(path[1:]) for path in by_rank(left.tree)), tokens])
 
 

@@ -1,34 +1,42 @@
 """The base of drafters with a trained head, which reads the target's hidden states."""
 
+from operator import attrgetter
 from typing import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter
-from lib.drafters.filling import rank_of
+from lib.drafters.filling import check_proposal, rank_of
 from lib.drafters.heads import published
 from lib.drafters.heads.store import check_folder_of
 from lib.drafters.registry import traits_of
 from lib.forward.packed import pack, weights_of
 from lib.forward.passes import forward_pass
 from lib.forward.reduced import ReducedOutput, rows_of
+from lib.models.cache import TreeCache
+from lib.verify.draft import Draft
 
 
 class HeadDrafter(Drafter):
     """A head on a target. A kind also defines `_ahead`, from which `read_ahead` takes ranks and probabilities.
 
+    proposal, temperature: as for `LanguageModelDrafter`.
     output: the head's own output layer, else the target's, or its rows for the tokens that the head drafts. known: an
-    output layer of these tokens; None where the head drafts all.
+    output layer of these tokens; None where the head drafts all. cache: of the head's layers, if it keeps keys and
+    values.
     """
 
     wants_hidden_states = True
+    cache_bytes = property(attrgetter("cache.bytes"))
 
-    def __init__(self, target, head):
-        self.target, self.head, self.calls = target, head, 0
-        self.name_or_path = getattr(head, "name_or_path", "")
+    def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
+        check_proposal(proposal, temperature)
+        self.target, self.head, self.proposal, self.temperature = target, head, proposal, temperature
+        self.calls, self.name_or_path, self.cache = 0, getattr(head, "name_or_path", ""), TreeCache()
         self.known: ReducedOutput | None = None
         self.made_of_target: tuple | None = None  # the weights that `known` was made of
+        self.made_of: tuple | None = None  # and those that the head's layers were made of
         self._renew_output()
 
     @classmethod
@@ -37,6 +45,15 @@ class HeadDrafter(Drafter):
         kind = traits_of(cls).head
         folder = check_folder_of(pair.target_name, kind) if folder is None else folder
         return cls(pair.target, published.load(kind, folder, pair.target), **options)
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """Begins a batch with an empty cache; the hidden states of the prompts come with the first `commit`."""
+        self._renew_output()
+        if (made_of := (weights_of(self.head), self.made_of_target)) != self.made_of:  # else the layers are still valid
+            self.made_of = made_of
+            self._renew_layers()
+        self.cache = TreeCache()
+        self.drafts: list[Draft] = []
 
     def _renew_output(self) -> None:
         """Takes the output layer anew, for a target whose weights have changed."""
@@ -47,6 +64,9 @@ class HeadDrafter(Drafter):
             whole, self.made_of_target = self.target.get_output_embeddings(), made_of
             self.known = pack(ReducedOutput(rows_of(whole, tokens) if own is None else own, tokens, whole.out_features))
             self.output = self.known.rows
+
+    def _renew_layers(self) -> None:
+        """Takes the head's layers anew, for a kind that runs them over a cache."""
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         """For d = 0, 1, ... the logits [n, V], or of its own tokens [n, K], of the tokens d + 1 after each root, those

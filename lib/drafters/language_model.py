@@ -9,8 +9,8 @@ from torch import Tensor
 
 from lib.attention.registration import check_attention
 from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
-from lib.drafters.filling import AT_ROOT, Filling, block, check_proposal, native_levels, plan, planned_block, tails
-from lib.drafters.growing import Growing, filling_of
+from lib.drafters.filling import Filling, check_proposal
+from lib.drafters.levels import block, native_levels, plan, planned_block, tails
 from lib.drafters.vocabulary import drafting
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
@@ -28,8 +28,8 @@ class LanguageModelDrafter(Drafter):
     model: also one that knows some of its tokens alone (see `lib.forward.reduced`), whose distributions are zero
     elsewhere.
     proposal: "top_k" (children are the most likely tokens), "iid" or "without_replacement" (samples at `temperature`).
-    keep_probs: whether "top_k" drafts carry the distributions, at `temperature`, that their children were chosen from;
-    sampled ones always do.
+    Sampled drafts carry the distributions that their children were drawn from; "top_k" drafts carry theirs, at
+    `temperature`, where they are asked for (see `ask_probs`).
 
     The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. A leaf is
     never forwarded, so the last accepted node may be missing; it waits with the bonus token in the row's tail, and the
@@ -39,9 +39,9 @@ class LanguageModelDrafter(Drafter):
 
     cache_bytes = property(attrgetter("cache.bytes"))
 
-    def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0, keep_probs: bool = False):
+    def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
-        self.model, self.proposal, self.temperature, self.keep_probs = model, proposal, temperature, keep_probs
+        self.model, self.proposal, self.temperature = model, proposal, temperature
         self.narrow, self.output = narrow(model)
         self.calls, self.cache = 0, TreeCache()
 
@@ -52,10 +52,12 @@ class LanguageModelDrafter(Drafter):
 
     @cached_property  # read in every round, and transformers takes its time
     def window(self) -> int | None:
+        """The model's positions; None without a limit."""
         return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     @property
     def knows(self) -> int:
+        """The tokens that the model's output layer has, those of a reduced one included."""
         return self.model.get_output_embeddings().out_features
 
     @torch.no_grad()
@@ -80,47 +82,39 @@ class LanguageModelDrafter(Drafter):
 
         With samples, repeated draws are one node and the tree is smaller; each row grows its own tree.
         """
-        if isinstance(shape, Tree) and shape.budget and shape.last_rank < self.choices and self._fills_natively():
-            self.drafts, self.places = self._fill_natively(shape)
-        else:
-            self.drafts, self.places = self._fill(shape, draws)
+        static = isinstance(shape, Tree)
+        if (static and shape.budget and shape.last_rank < self.choices and self.blocks.fills
+                and self.proposal == "top_k" and not self.asked_probs):  # a native call gives no probabilities
+            self._fill_natively(shape)
+            return self.drafts
+        filling = self._filling(shape)
+        while (level := filling.next_level()) is not None:
+            if level.depth == 0:
+                tokens = self._tail_tokens(shape.max_depth)
+                logits = self._forward(tokens, self.waiting.depth, self.waiting.mask, logits_to_keep=1)
+            else:
+                make = planned_block if static else block
+                logits = self._forward(filling.tokens_of(level), *make(self.waiting, level))
+            filling.grow(level, logits, draws)
+        self.levels = filling.levels
+        self.drafts, self.places = filling.drafts()
         return self.drafts
 
-    @property
-    def gives_probs(self) -> bool:
-        """Whether "top_k" drafts carry the distributions, by its own option or because a rule needs them."""
-        return self.keep_probs or self.asked_probs
-
-    def _fills_natively(self) -> bool:
-        """Whether one native call can fill shapes: it gives no probabilities."""
-        return self.blocks.fills and self.proposal == "top_k" and not self.gives_probs
-
-    def _fill_natively(self, shape: Tree) -> tuple[list[Draft], list[dict[int, int]]]:
-        tokens = self._tail_tokens(shape.max_depth)
+    def _fill_natively(self, shape: Tree) -> None:
+        """Fills a shape in one native call."""
+        tokens, rows = self._tail_tokens(shape.max_depth), len(self.tails)
         levels = native_levels(shape, self.waiting)
         with forward():
             filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.choices,
                                       None if self.output is None else self.output.tokens)
         self.calls += shape.max_depth
-        self.levels = [shape.max_depth] * len(self.tails)
-        return [Draft(shape, row, "top_k") for row in filled], [plan(shape).place] * len(self.tails)
+        self.drafts = [Draft(shape, row, "top_k") for row in filled]
+        self.levels, self.places = [shape.max_depth] * rows, [plan(shape)[1]] * rows
 
-    def _filling(self, shape: Tree | Growth) -> Filling | Growing:
+    def _filling(self, shape: Tree | Growth) -> Filling:
         """The trees of this round, to be filled."""
         roots = [tail[-1] for tail in self.tails]
-        return filling_of(shape, roots, self.proposal, self.temperature, self.gives_probs, self.output)
-
-    def _fill(self, shape: Tree | Growth, draws: Draws) -> tuple[list[Draft], list[dict[int, int]]]:
-        filling = self._filling(shape)
-        while (level := filling.next_level()) is not None:
-            if level is AT_ROOT:
-                logits = self._forward_tails(shape.max_depth)
-            else:
-                make = planned_block if isinstance(shape, Tree) else block
-                logits = self._forward(filling.tokens_of(level), *make(self.waiting, level))
-            filling.grow(level, logits, draws)
-        self.levels = filling.levels
-        return filling.drafts()
+        return Filling(shape, roots, self.proposal, self.temperature, self.asked_probs, self.output)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
         """Keeps the accepted nodes that were forwarded; the others, and the bonus token, wait for the next round."""
@@ -132,10 +126,11 @@ class LanguageModelDrafter(Drafter):
         drafter keeps the nodes along the accepted path; the other tokens wait for the next round.
         """
         added = added_tokens(drafts, accepted, bonus)
-        own = [draft.along(tokens[:-1]) for draft, tokens in zip(self.drafts, added)] or [[] for _ in added]
-        self._advance(own, [tokens[len(nodes):] for tokens, nodes in zip(added, own)])
+        shared = [draft.along(tokens[:-1]) for draft, tokens in zip(self.drafts, added)] or [[] for _ in added]
+        self._advance(shared, [tokens[len(nodes):] for tokens, nodes in zip(added, shared)])
 
     def select(self, rows: list[int]) -> None:
+        """As `Drafter.select`, for the cache and the tails."""
         self.cache.select(torch.tensor(rows))
         self.tails = [self.tails[row] for row in rows]
 
@@ -153,13 +148,11 @@ class LanguageModelDrafter(Drafter):
             self.cache.commit(kept)
         self.drafts = []
 
-    def _forward_tails(self, levels: int) -> Tensor:
-        """The roots' logits [B, 1, V], from a forward pass of the tails; levels: those of the deepest tree to come."""
-        tokens = self._tail_tokens(levels)
-        return self._forward(tokens, self.waiting.depth, self.waiting.mask, logits_to_keep=1)
-
     def _tail_tokens(self, levels: int) -> Tensor:
-        """The tokens int64[B, W] that the cache lacks, right-aligned so that every root has the same slot."""
+        """The tokens int64[B, W] that the cache lacks, right-aligned so that every root has the same slot.
+
+        levels: those of the deepest tree to come. ValueError where it would leave the window.
+        """
         self.waiting = tails(tuple(map(len, self.tails)))
         texts = (held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails))
         self._check_window(max(texts) + levels - 1)  # the last level is never forwarded

@@ -1,11 +1,13 @@
 """Prompt look-up: the tokens that followed earlier occurrences of the last few tokens (Saxena 2023); no model."""
 
 from collections import Counter, defaultdict
+from itertools import chain
 from typing import Iterable, Iterator, Sequence
 
 from lib.drafters.drafter import TextDrafter, merge
+from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft
 
 ORDERS = ("recent", "frequent")
 
@@ -25,21 +27,18 @@ class LookupDrafter(TextDrafter):
             raise ValueError(f"order is {order!r}; choose one of {', '.join(ORDERS)}")
         self.longest, self.shortest, self.order = longest, shortest, order
 
-    def new_text(self) -> "_Text":
-        return _Text(self.longest, self.shortest)
+    def new_text(self) -> "IndexedText":
+        """An empty text with an index of its n-grams."""
+        return IndexedText(self.longest, self.shortest)
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+    def draft(self, text: "IndexedText", shape: Tree | Growth) -> Draft:
         """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        self.drafts = [merge(text.tokens[-1], self._ordered(text, shape.max_depth), shape.budget)
-                       for text in self.texts]
-        return self.drafts
-
-    def _ordered(self, text: "_Text", length: int) -> Iterator[Sequence[int]]:
-        for matches in text.continuations(length):
-            yield from matches if self.order == "recent" else by_frequency(matches)
+        ordered = iter if self.order == "recent" else by_frequency
+        return merge(text.tokens[-1], chain.from_iterable(map(ordered, text.continuations(shape.max_depth))),
+                     shape.budget)
 
 
-class _Text:
+class IndexedText:
     """A growing text, and where each of its n-grams ends."""
 
     def __init__(self, longest: int, shortest: int):

@@ -1,6 +1,5 @@
-"""Drafters whose head gives one distribution for each depth ahead, the same for all nodes of that depth.
-
-For the heads see `lib.drafters.heads.marginals`.
+"""Drafters whose head gives a distribution for each depth ahead in one forward pass: Medusa's and block heads. DSpark's
+adds to each node's logits what its parent's token changes. For the heads see `lib.drafters.heads.marginals`.
 """
 
 from dataclasses import replace
@@ -11,42 +10,36 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters.drafter import ROOT_ALONE, Traits, levels_of
-from lib.drafters.filling import check_proposal
-from lib.drafters.growing import filling_of, growable
+from lib.drafters.drafter import Traits, levels_of
+from lib.drafters.filling import PER_DEPTH, PER_PARENT, Filling
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers, embed
-from lib.forward.packed import weights_of
+from lib.drafters.heads.marginals import BlockHead
+from lib.lab.processor import one_thread
 from lib.lab.timing import forward
-from lib.models.cache import TreeCache
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 STARTS = 64  # rounds of a known text that are read in one forward pass
+TRUSTED = ("probabilities", "confidence")
 
 
 class MarginalDrafter(HeadDrafter):
     """Keeps roots, and takes one distribution per depth from its head in each round: a node of rank r at depth d is the
     r-th best token of distribution d (Cai et al. 2024, section 2.1.2). Static shapes are cut to the head's depths.
 
-    proposal, temperature: as for `LanguageModelDrafter`. A kind defines `_marginals(depth) -> [B, D, V or K]`, for at
-    most `depth` depths, and `_take(nodes, hidden)`, which keeps the hidden states that it needs of these nodes of each
-    row. The head's `depth` is the largest D.
+    A kind defines `_marginals(depth) -> [B, D, V or K]`, for at most `depth` depths, and `_take(nodes, hidden)`, which
+    keeps as `newest` [B, H] the last of the hidden states that it needs of these nodes of each row. The head's `depth`
+    is the largest D.
     """
 
     deepest = property(attrgetter("head.depth"))
 
-    def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
-        check_proposal(proposal, temperature)
-        super().__init__(target, head)
-        self.proposal, self.temperature = proposal, temperature
-
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the lengths of the prompts int64[T]; their hidden states come with the first `commit`."""
-        self._renew_output()
+        super().start(prompts)
         self.roots: list[int] = []
-        self.drafts: list[Draft] = []
         self.lengths = [len(prompt) for prompt in prompts]
 
     @torch.no_grad()
@@ -55,22 +48,15 @@ class MarginalDrafter(HeadDrafter):
 
         Without a budget there is no forward pass, as where a policy advises against drafting.
         """
-        static, per_depth = isinstance(shape, Tree), self.traits.per_depth
-        if static:
-            wanted = levels_of(shape, self.head.depth)[0]
-        else:
-            wanted = growable(shape, self.proposal, self.temperature, per_depth=per_depth,
-                              per_parent=not per_depth).at_most(self.head.depth)
-        if not min(wanted.budget, wanted.max_depth):
-            wanted = ROOT_ALONE
-        else:
-            self.calls += 1
-            with forward():
-                logits = self._marginals(wanted.max_depth)
-        filling = filling_of(wanted, self.roots, self.proposal, self.temperature, self.asked_probs, self.known,
-                             one_pass=True, per_depth=per_depth, per_parent=not per_depth)
+        static, gives = isinstance(shape, Tree), PER_DEPTH if self.traits.per_depth else PER_PARENT
+        wanted = levels_of(shape, self.head.depth)[0] if static else shape.at_most(self.head.depth)
+        filling = Filling(wanted, self.roots, self.proposal, self.temperature, self.asked_probs, self.known, gives)
         children = self._children if static else self._growing
         while (level := filling.next_level()) is not None:
+            if level.depth == 0:
+                self.calls += 1
+                with forward():
+                    logits = self._marginals(wanted.max_depth)
             filling.grow(level, children(logits, level.depth, filling.tokens_of(level)), draws)
         self.drafts, _ = filling.drafts()
         return self.drafts
@@ -93,20 +79,22 @@ class MarginalDrafter(HeadDrafter):
         self._take(kept, hidden_states(target_outputs))
         self.roots = list(bonus)
 
+    def select(self, rows: list[int]) -> None:
+        """As `Drafter.select`, for the roots, the newest states and the cache, if the head has one."""
+        self.roots, self.newest = [self.roots[row] for row in rows], self.newest[rows]
+        if self.cache.layers:
+            self.cache.select(torch.tensor(rows))
+
 
 class MedusaDrafter(MarginalDrafter):
     """Medusa's heads, which read the hidden state of the token before the root and so do not see the root itself."""
 
     def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
         last = torch.tensor([nodes[-1] for nodes in kept], device=hidden[-1].device)
-        self.newest = hidden[-1][torch.arange(len(kept), device=last.device), last]  # [B, H]
+        self.newest = hidden[-1][torch.arange(len(kept), device=last.device), last]
 
     def _marginals(self, depth: int) -> Tensor:
         return self.head.logits(self.head.states(self.newest, depth), self.output)
-
-    def select(self, rows: list[int]) -> None:
-        super().select(rows)
-        self.newest = self.newest[rows]
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         states = self.head.states(hidden[-1][0, start - 1 : len(text) - 2])
@@ -119,26 +107,16 @@ class BlockDrafter(MarginalDrafter):
     With a selector (DFlash2) each node has a distribution of its own, after its token.
     """
 
-    cache_bytes = property(attrgetter("cache.bytes"))
     window = property(attrgetter("head.window"))
-
-    def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
-        super().__init__(target, head, proposal=proposal, temperature=temperature)
-        self.cache = TreeCache()
-        self.made_of: tuple | None = None  # the weights that `layers` were made of
-        self.selector = head.candidate_selector
 
     @property
     def traits(self) -> Traits:
         """Those of its kind; with a selector a node's distribution depends on its token."""
         traits = super().traits
-        return traits if self.selector is None else replace(traits, per_depth=False)
+        return traits if self.head.candidate_selector is None else replace(traits, per_depth=False)
 
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        super().start(prompts)
-        self.cache = TreeCache()
-        if (made_of := weights_of(self.head)) != self.made_of:  # else the layers are still valid
-            self.made_of, self.layers = made_of, CachedLayers(self.head.layers, self.head.norm)
+    def _renew_layers(self) -> None:
+        self.layers = CachedLayers(self.head.layers, self.head.norm)
 
     def _take(self, kept: list[list[int]], hidden: Sequence[Tensor]) -> None:
         counts = torch.tensor([len(nodes) for nodes in kept])
@@ -151,26 +129,18 @@ class BlockDrafter(MarginalDrafter):
         self.newest = fresh[rows, counts - 1]
 
     def _marginals(self, depth: int) -> Tensor:
-        self.states = self._states(depth)
-        return self.head.scaled(self.output(self.states))
-
-    def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
-        own = super()._children(logits, depth, tokens)
-        return own if self.selector is None else self.selector(own, self.states[:, depth, None], tokens.to(own.device))
-
-    def _states(self, depth: int) -> Tensor:
-        """[B, D, H]: what the output layer reads for each of at most `depth` depths."""
+        """Also keeps `states` [B, D, H], which the output layer reads for each of at most `depth` depths."""
         roots = embed(self.head, self.target, torch.tensor(self.roots, device=self.newest.device))
         sees = self.head.sees()
         offsets = torch.arange(len(sees), device=roots.device)
         states = self.layers(self.head.enter(roots, self.newest), offsets, self.cache, sees)
         self.cache.forget()
-        return self.head.by_depth(states)[:, :depth]
+        self.states = self.head.by_depth(states)[:, :depth]
+        return self.head.scaled(self.output(self.states))
 
-    def select(self, rows: list[int]) -> None:
-        super().select(rows)
-        self.newest = self.newest[rows]
-        self.cache.select(torch.tensor(rows))
+    def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
+        own, selector = logits[:, depth, None], self.head.candidate_selector
+        return own if selector is None else selector(own, self.states[:, depth, None], tokens.to(own.device))
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         features = self.head.read(hidden)
@@ -179,11 +149,51 @@ class BlockDrafter(MarginalDrafter):
         parts = zip(before.split(STARTS), roots.split(STARTS, 1))
         states = torch.cat([self.head.states_along(features, own, part)[0] for part, own in parts])
         for ahead, logits in enumerate(self.head.scaled(self.output(states)).unbind(1)):
-            if self.selector is not None:
+            if self.head.candidate_selector is not None:
                 before = text[start + ahead : -1].to(logits.device)
-                logits = self.selector(logits[: len(before)], states[: len(before), ahead], before)
+                logits = self.head.candidate_selector(logits[: len(before)], states[: len(before), ahead], before)
             yield logits
 
 
 class JetSpecDrafter(BlockDrafter):
     """JetSpec's head (arXiv 2606.18394): a block that sees backwards alone."""
+
+
+class DSparkDrafter(BlockDrafter):
+    """DSpark (arXiv 2607.05147): a block head, whose logits a small product with the parent's token changes at each
+    node. So one forward pass serves chains, static trees, and trees that grow by any rule over one distribution per
+    node: parent-conditioned trees (PCTree, arXiv 2608.02123).
+
+    trust: by what trees grow: the head's probabilities, or with "confidence" its estimate of how likely the target
+        accepts a node's best child; the other children share the rest.
+    """
+
+    def __init__(self, target, head: BlockHead, *, trust: str = TRUSTED[0], proposal: str = "top_k",
+                 temperature: float = 1.0):
+        if trust not in TRUSTED:
+            raise ValueError(f"trust is {trust!r}; choose one of {', '.join(TRUSTED)}")
+        if trust == TRUSTED[1] and head.confidence is None:
+            raise ValueError(f"trust is {trust!r}, but the head has no confidence; leave it out")
+        super().__init__(target, head, proposal=proposal, temperature=temperature)
+        self.trust = trust
+
+    @one_thread()
+    def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
+        return logits[:, depth, None] + self.head.bias(tokens.to(logits.device))
+
+    @one_thread()
+    def _growing(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
+        """With "confidence" the logits of the best children are moved to where their probability is the confidence."""
+        own = self._children(logits, depth, tokens)
+        if self.trust == TRUSTED[0]:
+            return own
+        states = self.states[:, depth, None].expand(-1, tokens.shape[1], -1)
+        sure = self.head.sure(states, tokens.to(own.device)) / self.head.temperatures[depth]
+        best = own.argmax(-1, keepdim=True)
+        rest = own.scatter(-1, best, float("-inf")).logsumexp(-1, keepdim=True)
+        return own.scatter(-1, best, rest + sure[..., None].to(rest.dtype))
+
+    def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
+        for ahead, logits in enumerate(super()._ahead(hidden, text, start, depth)):
+            before = text[start + ahead : -1].to(logits.device)
+            yield logits[: len(before)] + self.head.bias(before)

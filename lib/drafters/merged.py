@@ -14,8 +14,8 @@ from lib.verify.draft import Draft, Draws, merge_samples
 class MergedDrafter(Drafter):
     """Lets every drafter fill the shape and merges the results: paths that they share are verified once.
 
-    The merged tree has at most the shape's nodes for each drafter.
-    Drafters that sample do so independently ("iid"), and the merged draft keeps each one's proposal apart.
+    The merged tree has at most the shape's nodes for each drafter. Drafters that sample do so independently ("iid"),
+    and the merged draft keeps each one's proposal apart.
     """
 
     calls = property(lambda self: sum(drafter.calls for drafter in self.drafters))
@@ -40,6 +40,7 @@ class MergedDrafter(Drafter):
                     for model in models])
 
     def start(self, prompts: Sequence[Tensor]) -> None:
+        """Starts every drafter on the prompts int64[T]."""
         for drafter in self.drafters:
             drafter.start(prompts)
         self.drafts: list[Draft] = []
@@ -47,8 +48,8 @@ class MergedDrafter(Drafter):
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The union of the drafters' trees, the first drafter's paths first."""
         self.drafts = []
-        for own in zip(*(drafter.propose(shape, draws) for drafter in self.drafters)):
-            self.drafts.append(merge_samples(own) if own[0].proposal == "iid" else merge_chosen(own))
+        for drafts in zip(*(drafter.propose(shape, draws) for drafter in self.drafters)):
+            self.drafts.append(merge_samples(drafts) if drafts[0].proposal == "iid" else merge_chosen(drafts))
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -57,6 +58,7 @@ class MergedDrafter(Drafter):
             drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
+        """Keeps these rows of every drafter."""
         for drafter in self.drafters:
             drafter.select(rows)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
 from lib.drafters.heads.store import NGRAMS, check_folder_of, read
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,25 @@ class NgramDrafter(TextDrafter):
         """The drafter of the tables in a folder; without one, of those that ship for the pair's target."""
         return cls(load(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), **options)
 
-    def new_text(self) -> "_Text":
-        return _Text(self.tables, self.enough, self.longest)
+    def new_text(self) -> "NgramText":
+        """An empty text, which reads the tables too."""
+        return NgramText(self.tables, self.enough, self.longest)
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        self.drafts = [partial_draft(static(shape), self._tokens(shape, text)) for text in self.texts]
-        return self.drafts
+    def draft(self, text: "NgramText", shape: Tree) -> Draft:
+        """The nodes of the shape that have a candidate."""
+        parents, ranks = static(shape).parents.tolist(), shape.rank.tolist()
+        tokens, keys = [text.keys[0]] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
+        for node, token in enumerate(tokens):  # parents stand before their children
+            if token == UNKNOWN or not (below := shape.children(node)):
+                continue
+            if node != ROOT:
+                keys[node] = text.keys_after(keys[parents[node]], token)
+            candidates, most = text.candidates(keys[node]), ranks[below[-1]] + 1
+            distinct = list(islice(dict.fromkeys(candidates) if most > 1 else candidates, most))
+            for child in below:
+                if ranks[child] < len(distinct):
+                    tokens[child] = distinct[ranks[child]]
+        return partial_draft(shape, tokens)
 
     def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
         """As `Drafter.read_ahead`; all probabilities are 0, since n-grams have none."""
@@ -136,24 +149,8 @@ class NgramDrafter(TextDrafter):
                     keys = text.keys_after(keys, token)
         return ranks, torch.zeros(len(texts), most, depth)
 
-    def _tokens(self, shape: Tree, text: "_Text") -> list[int]:
-        """The token of each node, the root's first; UNKNOWN for none."""
-        parents, ranks = shape.parents.tolist(), shape.rank.tolist()
-        tokens, keys = [text.keys[0]] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
-        for node, token in enumerate(tokens):  # parents stand before their children
-            if token == UNKNOWN or not (below := shape.children(node)):
-                continue
-            if node != ROOT:
-                keys[node] = text.keys_after(keys[parents[node]], token)
-            candidates, most = text.candidates(keys[node]), ranks[below[-1]] + 1
-            distinct = list(islice(dict.fromkeys(candidates) if most > 1 else candidates, most))
-            for child in below:
-                if ranks[child] < len(distinct):
-                    tokens[child] = distinct[ranks[child]]
-        return tokens
 
-
-class _Text:
+class NgramText:
     """A growing text, the last token after each of its n-grams of up to `longest` tokens, and the order in which these
     and the tables are read.
     """

@@ -5,11 +5,10 @@ import torch
 from torch import Tensor
 
 from lib.drafters.drafter import TextDrafter
-from lib.drafters.filling import SAMPLERS, check_proposal, top_tokens
-from lib.drafters.growing import growable
+from lib.drafters.filling import SAMPLERS, check_growth, check_proposal, top_tokens
 from lib.drafters.vocabulary import drafting
 from lib.trees.growth.candidates import Candidates, Growth, grow
-from lib.trees.tree import ROOT, Tree
+from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.warping import warp
 
@@ -27,9 +26,11 @@ class PlainDrafter(TextDrafter):
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | Tensor | None = None, **options) -> "PlainDrafter":
+        """As `LanguageModelDrafter.of`."""
         return cls(drafting(pair.draft_model, pair, vocabulary), **options)
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """For each row a static shape filled, or a tree grown by a rule."""
         fill = self._best if self.proposal == "top_k" else self._sampled
         grown = not isinstance(shape, Tree)
         self.drafts = [self._grown(text, shape) if grown else fill(text, shape, draws) for text in self.texts]
@@ -52,6 +53,7 @@ class PlainDrafter(TextDrafter):
         return Draft(shape, tokens, "top_k")
 
     def _grown(self, text: list[int], rule: Growth) -> Draft:
+        check_growth(rule)
         path = [()]  # by candidate: the tokens that lead to it
 
         def children(candidates: Candidates, nodes) -> np.ndarray:
@@ -63,7 +65,7 @@ class PlainDrafter(TextDrafter):
                 rows.append(probs[best].double().numpy())
             return np.stack(rows)
 
-        grown = grow(growable(rule), children)
+        grown = grow(rule, children)
         tokens = torch.tensor([text[-1]] + [path[node][-1] for node in grown.nodes[1:]])
         return Draft(grown.tree, tokens, "top_k", reach=grown.reach)
 
@@ -77,7 +79,7 @@ class PlainDrafter(TextDrafter):
                     path[children[place]], counts[children[place]] = (*path[slot], token), count
         slots = sorted(path)
         places = [shape.children(shape.parents[slot]).index(slot) for slot in slots[1:]]
-        tree = Tree([-1] + [slots.index(shape.parents[slot]) for slot in slots[1:]], [0] + places)
+        tree = Tree([NO_PARENT] + [slots.index(shape.parents[slot]) for slot in slots[1:]], [0] + places)
         empty = torch.zeros(len(probs[ROOT]) if probs else 1)
         return Draft(tree, torch.tensor([text[-1]] + [path[slot][-1] for slot in slots[1:]]), self.proposal,
                      torch.stack([probs.get(slot, empty).double() for slot in slots]),

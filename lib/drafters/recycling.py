@@ -30,9 +30,11 @@ class RecyclingDrafter(Drafter):
 
     @classmethod
     def of(cls, pair, **options) -> "RecyclingDrafter":
+        """For the vocabulary of the pair's target."""
         return cls(pair.target.config.get_text_config().vocab_size, **options)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """The nodes of the shape that have a candidate. ValueError where it has more ranks than the matrix."""
         if static(shape).last_rank >= self.matrix.shape[1]:
             raise ValueError(f"the shape has a child of rank {shape.last_rank}, the matrix "
                              f"{self.matrix.shape[1]} candidates; raise candidates or take a narrower tree")

@@ -31,11 +31,11 @@ class Kind:
     def options(self) -> dict[str, Parameter]:
         """The options that the class takes, by name: see `Drafter.of`."""
         parameters = signature(self.drafter.of).parameters.values()
-        named = [each for each in parameters if each.kind is Parameter.KEYWORD_ONLY]
-        if any(each.kind is Parameter.VAR_KEYWORD for each in parameters):
-            named += [each for each in signature(self.drafter).parameters.values()
-                      if each.kind is Parameter.KEYWORD_ONLY or each.default is not Parameter.empty]
-        return {each.name: each for each in reversed(named)}  # those of `of` take the place of the constructor's
+        named = [option for option in parameters if option.kind is Parameter.KEYWORD_ONLY]
+        if any(option.kind is Parameter.VAR_KEYWORD for option in parameters):
+            named += [option for option in signature(self.drafter).parameters.values()
+                      if option.kind is Parameter.KEYWORD_ONLY or option.default is not Parameter.empty]
+        return {option.name: option for option in reversed(named)}  # those of `of` replace the constructor's
 
 
 DRAFTERS: dict[str, Kind] = {
@@ -100,7 +100,7 @@ DRAFTERS: dict[str, Kind] = {
         "lib.drafters.marginals:JetSpecDrafter", "a block head whose places see backwards alone",
         Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="jetspec")),
     "dspark": Kind(
-        "lib.drafters.dspark:DSparkDrafter", "a block head, with a bias from each node's parent token",
+        "lib.drafters.marginals:DSparkDrafter", "a block head, with a bias from each node's parent token",
         Traits(BY_RANKS, grows=True, one_pass=True, option="trust", head="dspark")),
     "random": Kind(
         "lib.drafters.controls:RandomDrafter", "uniform random tokens", Traits(specs=("random",), control=True)),
@@ -131,7 +131,7 @@ def make(spec: str, pair, **options) -> Drafter:
     if unknown:
         raise ValueError(f"drafter {name!r} takes no option {', '.join(unknown)}; it takes "
                          f"{', '.join(sorted(taken)) or 'none'}")
-    missing = [each for each in sorted(taken) if taken[each].default is Parameter.empty and each not in options]
+    missing = sorted(option for option in taken.keys() - options.keys() if taken[option].default is Parameter.empty)
     if missing:
         raise ValueError(f"drafter {name!r} ({kind.about}) needs {', '.join(missing)}; pass it by keyword")
     return kind.drafter.of(pair, **options)
@@ -147,8 +147,8 @@ def heads_for(target: str) -> list[str]:
     """The kinds of drafters whose trained head, or tables, ship for a target or were made here."""
     from lib.drafters.heads.store import made_for  # brings transformers, which names and options do not need
 
-    made = made_for(target)
-    return [name for name, kind in DRAFTERS.items() if kind.traits.head in made]
+    available = made_for(target)
+    return [name for name, kind in DRAFTERS.items() if kind.traits.head in available]
 
 
 def head_of(spec: str) -> str:

@@ -74,6 +74,7 @@ class Int8SelfDrafter(LanguageModelDrafter):
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | Tensor | None = None) -> "Int8SelfDrafter":
+        """The pair's target in int8; vocabulary: as for `LanguageModelDrafter.of`."""
         return cls(drafting(int8_self(pair.target), pair, vocabulary))
 
     @classmethod
@@ -90,10 +91,10 @@ def int8_self(target):
     if refused := Int8SelfDrafter.refusal(target):
         raise ValueError(f"{refused}, so there is nothing to round; take a drafter model, or look-up")
     layers = _rounded(target)
-    kept = {id(layer): int8(layer) for layer in layers}
-    own = {id(weight) for layer in layers for weight in (layer.weight, layer.bias)}
-    kept |= {id(weight): weight for weight in target.parameters() if id(weight) not in own}
-    return hosting_trees(copy.deepcopy(target, kept).eval())
+    copies = {id(layer): int8(layer) for layer in layers}  # what the copy has in the place of parts of the target
+    rounded = {id(weight) for layer in layers for weight in (layer.weight, layer.bias)}
+    copies |= {id(weight): weight for weight in target.parameters() if id(weight) not in rounded}
+    return hosting_trees(copy.deepcopy(target, copies).eval())
 
 
 def _rounded(target) -> list[nn.Linear]:

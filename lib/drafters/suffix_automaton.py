@@ -1,10 +1,11 @@
 """Look-up by suffix automaton: the tokens after earlier occurrences of the text's longest suffix (Hu et al. 2024)."""
 
-from typing import Iterable, Iterator, Sequence
+from typing import Iterable, Iterator
 
 from lib.drafters.drafter import TextDrafter, merge
+from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft
 
 START, NOWHERE = 0, -1
 
@@ -96,17 +97,14 @@ class SuffixAutomatonDrafter(TextDrafter):
         self.shortest = shortest
 
     def new_text(self) -> SuffixAutomaton:
+        """An empty automaton."""
         return SuffixAutomaton()
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+    def draft(self, text: SuffixAutomaton, shape: Tree | Growth) -> Draft:
         """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        self.drafts = [merge(text.tokens[-1], self._continuations(text, shape.max_depth), shape.budget)
-                       for text in self.texts]
-        return self.drafts
+        places = (place for length, place in text.matches() if length >= self.shortest)
+        return merge(text.tokens[-1], (text.tokens[place : place + shape.max_depth] for place in places), shape.budget)
 
     def matched(self) -> list[int]:
         """The length of each row's longest match, in tokens."""
         return [text.matched() for text in self.texts]
-
-    def _continuations(self, text: SuffixAutomaton, length: int) -> Iterator[Sequence[int]]:
-        return (text.tokens[end : end + length] for matched, end in text.matches() if matched >= self.shortest)

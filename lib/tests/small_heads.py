@@ -8,10 +8,9 @@ import torch
 
 from lib.drafters import DRAFTERS as REGISTRY
 from lib.drafters import ngrams
-from lib.drafters.dspark import DSparkDrafter
 from lib.drafters.eagle import Eagle3Drafter, EagleDrafter
 from lib.drafters.heads.store import KINDS, NGRAMS, save, settings
-from lib.drafters.marginals import BlockDrafter, JetSpecDrafter, MedusaDrafter
+from lib.drafters.marginals import BlockDrafter, DSparkDrafter, JetSpecDrafter, MedusaDrafter
 
 DRAFTERS = {"medusa": MedusaDrafter, "eagle": EagleDrafter, "eagle3": Eagle3Drafter, "block": BlockDrafter,
             "jetspec": JetSpecDrafter, "dspark": DSparkDrafter}

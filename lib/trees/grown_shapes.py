@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -58,46 +57,33 @@ def optimal(acceptance_by_rank, budget: int, max_depth: int | None = None) -> Tr
     acceptance_by_rank: float[R] in [0, 1], entry r the probability that the target accepts the child of rank r.
     Siblings have the first ranks, without gaps. ValueError if R and max_depth leave too few nodes.
     """
-    acceptance = probabilities(acceptance_by_rank, dimensions=(1,))
+    acceptance, limited = probabilities(acceptance_by_rank, dimensions=(1,)), max_depth is not None
     budget = whole_number(budget, "budget", least=0)
-    layers = [_best_subtrees(acceptance, budget + 1, below=None)] if max_depth is None else _layers(
-        acceptance, budget + 1, whole_number(max_depth, "max_depth", least=0))
-    if np.isneginf(layers[-1].value[budget + 1]):
+    tables = [_best_subtrees(acceptance[:0] if limited else acceptance, budget + 1)]  # of depth 0: one node
+    for _ in range(min(whole_number(max_depth, "max_depth", least=0), budget) if limited else 0):
+        tables.append(_best_subtrees(acceptance, budget + 1, below=tables[-1][0]))
+    if np.isneginf(tables[-1][0][budget + 1]):
         raise ValueError(f"no tree of {budget} nodes has at most {len(acceptance)} children per node and depth "
                          f"{max_depth}: give more ranks, a larger max_depth, or a smaller budget")
-    choices = []
-    pending = [((), budget + 1, len(layers) - 1)]
+    choices, pending = [], [((), budget + 1, len(tables) - 1)]
     while pending:
-        path, size, layer = pending.pop()
-        for rank, child_size in enumerate(layers[layer].split(size)):
+        path, size, level = pending.pop()
+        _, branches, last = tables[level]
+        for rank in reversed(range(branches[size])):
+            child_size = last[rank + 1, size]
             choices.append(path + (rank,))
-            pending.append((path + (rank,), child_size, layer if max_depth is None else layer - 1))
+            pending.append((path + (rank,), child_size, level - limited))
+            size -= child_size
     return Tree.from_choices(choices)
 
 
-@dataclass(frozen=True)
-class _Subtrees:
-    """Best subtrees by size, root included: value float[N + 1] and number of branches int64[N + 1]; `taken` is the size
-    of the last child's subtree by number of branches, int64[B + 1, N + 1].
-    """
+def _best_subtrees(acceptance: np.ndarray, largest: int,
+                   below: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The best subtrees by their size N, root included: their value float[N + 1] and number of branches int64[N + 1],
+    and by number of branches the size of the last child's subtree, int64[B + 1, N + 1].
 
-    value: np.ndarray
-    branches: np.ndarray
-    taken: np.ndarray
-
-    def split(self, size: int) -> list[int]:
-        """The sizes of the children's subtrees, by rank."""
-        sizes = []
-        for branch in range(int(self.branches[size]), 0, -1):
-            sizes.append(int(self.taken[branch, size]))
-            size -= sizes[-1]
-        return sizes[::-1]
-
-
-def _best_subtrees(acceptance: np.ndarray, largest: int, below: np.ndarray | None) -> _Subtrees:
-    """T[size, b] = max over m of T[size - m, b - 1] + P[b] Tmax[m]; `below` is Tmax of the next level.
-
-    Without a limit on depth (`below` is None) Tmax is the table's own maximum, which is complete for m < size.
+    T[size, b] = max over m of T[size - m, b - 1] + P[b] Tmax[m]; `below` is Tmax of the next level. Without a limit on
+    depth (`below` is None) Tmax is the table's own maximum, which is complete for m < size.
     """
     branches_most = min(len(acceptance), largest - 1)
     table = np.full((branches_most + 1, largest + 1), -np.inf)
@@ -115,14 +101,7 @@ def _best_subtrees(acceptance: np.ndarray, largest: int, below: np.ndarray | Non
             best = int(candidates.argmax())
             table[branch, size], taken[branch, size] = candidates[best], last_child[best]
         value[size] = table[:, size].max()
-    return _Subtrees(value, table.argmax(axis=0), taken)
-
-
-def _layers(acceptance: np.ndarray, largest: int, max_depth: int) -> list[_Subtrees]:
-    layers = [_best_subtrees(acceptance[:0], largest, below=None)]  # depth 0: one node
-    for _ in range(min(max_depth, largest - 1)):
-        layers.append(_best_subtrees(acceptance, largest, below=layers[-1].value))
-    return layers
+    return value, table.argmax(axis=0), taken
 
 
 def reach(tree: Tree, acceptance) -> np.ndarray:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 
 from lib.trees.grown_shapes import expected_accepted, optimal, reach, sparse, whole_number
 from lib.trees.tree import NO_PARENT, ROOT, Tree
@@ -73,19 +74,17 @@ def at_budget(name: str, budget: int, *, acceptance=None) -> Tree:
 
     "chain", "star", "independent:COUNT", "kary:BRANCHING", "comb:BRANCHING" and "expansion:K1,K2,..." take their first
     nodes in level order, left to right, so that the tree of a smaller budget is the beginning of a larger one; an
-    expansion continues as chains below its last level (k = 1). "delayed:LENGTH,COUNT" is a path behind which COUNT
+    expansion continues as chains below its last level (k = 1). "delayed:LENGTH,COUNT" is a path after which COUNT
     independent branches continue (delayed tree expansion, arXiv 2602.16994). "sparse", "optimal" and
     "optimal:MAX_DEPTH" are grown from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
     """
-    key, arguments = split_name(name)
-    family = _REGISTRY[key]
-    _check_count(name, arguments, family.family_takes)
-    budget = whole_number(budget, "budget", least=0)
-    if family.grow is not None:
-        if acceptance is None:
-            raise ValueError(f"shape {name!r} is grown from measurements: pass acceptance=, the acceptance by rank")
-        return family.grow(acceptance, budget, *arguments)
-    return _level_order(family.children(*arguments), budget)
+    key, numbers = split_name(name)
+    family, budget = _REGISTRY[key], whole_number(budget, "budget", least=0)
+    if family.grow is None:
+        return _level_order(_made(name, family.children, *numbers), budget)
+    if acceptance is None:
+        raise ValueError(f"shape {name!r} is grown from measurements: pass acceptance=, the acceptance by rank")
+    return _made(name, family.grow, acceptance, budget, *numbers)
 
 
 def parse(shape: str | Tree, *, acceptance=None) -> Tree:
@@ -102,39 +101,37 @@ def parse(shape: str | Tree, *, acceptance=None) -> Tree:
         if not budget.isdecimal():
             raise ValueError(f"shape {shape!r} has budget {budget!r}: give a whole number after the @, as in 'chain@8'")
         return at_budget(name, int(budget), acceptance=acceptance)
-    key, arguments = split_name(name)
-    family = _REGISTRY[key]
-    if family.fixed is None:
+    key, numbers = split_name(name)
+    if _REGISTRY[key].fixed is None:
         raise ValueError(f"shape {shape!r} needs a budget: write '{name}@16'")
-    _check_count(name, arguments, family.fixed_takes)
-    return family.fixed(*arguments)
+    return _made(name, _REGISTRY[key].fixed, *numbers)
 
 
 @dataclass(frozen=True)
 class _Family:
-    """The functions that make a family's trees, and how many whole numbers a name may give them.
+    """The functions that make a family's trees from the whole numbers of a name.
 
     fixed: from the family's own parameters. children: a node's number of children, for any budget. grow: from
-    measured acceptance.
+    measured acceptance and a budget.
     """
 
     fixed: Callable[..., Tree] | None = None
-    fixed_takes: range = range(1, 2)
     children: Callable[..., ChildCount] | None = None
     grow: Callable[..., Tree] | None = None
-    family_takes: range = range(1, 2)
 
 
-def _check_count(name: str, arguments: list[int], takes: range) -> None:
-    if len(arguments) not in takes:
-        wanted = "one or more" if takes.stop == ENDLESS else " or ".join(map(str, takes))
-        raise ValueError(f"shape {name!r} has {len(arguments)} parameters instead of {wanted}: write a fixed shape "
-                         f"({_EXAMPLES}) or a family at a budget ('kary:2@16', 'chain@8', 'optimal@32')")
+def _made(name: str, make: Callable, *arguments):
+    """What a family's function makes. ValueError where it takes another count of numbers than the name gives."""
+    try:
+        signature(make).bind(*arguments)
+    except TypeError:
+        raise ValueError(f"shape {name!r} has too few or too many parameters: write a fixed shape ({_EXAMPLES}) or a "
+                         "family at a budget ('kary:2@16', 'chain@8', 'optimal@32')") from None
+    return make(*arguments)
 
 
-def _expansion(*branching: int) -> ChildCount:
-    for branches in branching:
-        whole_number(branches, "branching")
+def _expansion(first: int, *others: int) -> ChildCount:
+    branching = [whole_number(branches, "branching") for branches in (first, *others)]
     return lambda depth, favourite: branching[depth] if depth < len(branching) else 1
 
 
@@ -176,18 +173,15 @@ def _level_order(children_of: ChildCount, nodes: int) -> Tree:
 
 
 _REGISTRY = {
-    "chain": _Family(chain, children=lambda: _expansion(1), family_takes=range(1)),
-    "star": _Family(star, children=lambda: lambda depth, favourite: 0 if depth else ENDLESS,
-                    family_takes=range(1)),
-    "independent": _Family(independent, range(2, 3), children=lambda count: _expansion(count)),
-    "kary": _Family(kary, range(2, 3), children=_kary),
-    "comb": _Family(comb, range(2, 3), children=_comb),
-    "expansion": _Family(lambda *branching: expansion(branching), range(1, ENDLESS), children=_expansion,
-                         family_takes=range(1, ENDLESS)),
-    "delayed": _Family(children=lambda length, count: _expansion(*[1] * _levels(length, "length", least=0), count),
-                       family_takes=range(2, 3)),
-    "sparse": _Family(grow=sparse, family_takes=range(1)),
-    "optimal": _Family(grow=optimal, family_takes=range(2)),
+    "chain": _Family(chain, lambda: _expansion(1)),
+    "star": _Family(star, lambda: lambda depth, favourite: 0 if depth else ENDLESS),
+    "independent": _Family(independent, lambda count: _expansion(count)),
+    "kary": _Family(kary, _kary),
+    "comb": _Family(comb, _comb),
+    "expansion": _Family(lambda first, *others: expansion([first, *others]), _expansion),
+    "delayed": _Family(children=lambda length, count: _expansion(*[1] * _levels(length, "length", least=0), count)),
+    "sparse": _Family(grow=sparse),
+    "optimal": _Family(grow=optimal),
 }
 _EXAMPLES = "'chain:5', 'star:4', 'independent:4x8', 'kary:2,3', 'comb:3,4', 'expansion:2,2,1'"
 

@@ -31,7 +31,7 @@ class GroupedConvolution(nn.Module):
         kernel = self.base_kernel[which] + correction.repeat_interleave(self.size, -1)  # [B, m P, taps, H]
         blocks = x.unflatten(1, (-1, self.places))
         shifted = [nn.functional.pad(blocks, (0, 0, tap, 0))[:, :, : self.places] for tap in range(self.taps)]
-        return (torch.stack([each.flatten(1, 2) for each in shifted], dim=-2) * kernel).sum(-2)
+        return (torch.stack([block.flatten(1, 2) for block in shifted], dim=-2) * kernel).sum(-2)
 
 
 class ConvolvedLayer(BlockLayer):

@@ -27,6 +27,7 @@ class EagleHead(Head):
 
     @property
     def layer(self) -> HeadLayer:
+        """The decoder layer."""
         return self.layers[0]
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
@@ -40,6 +41,7 @@ class EagleHead(Head):
         return self.fc(torch.cat([embedded, features], dim=-1)), None
 
     def states(self, features: Tensor) -> Tensor:
+        """The input of the output layer: the features."""
         return features
 
     @property
@@ -79,6 +81,7 @@ class Eagle3Head(Head):
 
     @property
     def layer(self) -> Eagle3Layer:
+        """The decoder layer."""
         return self.midlayer
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:

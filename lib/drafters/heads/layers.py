@@ -54,8 +54,8 @@ class Head(nn.Module):
 
 def embed(head: Head, target, tokens: Tensor) -> Tensor:
     """Tokens int64[...] by the head's own embedding, else by the target's: [..., H]."""
-    own = head.embed_tokens
-    return (target.get_input_embeddings() if own is None else own)(tokens)
+    embedding = target.get_input_embeddings() if head.embed_tokens is None else head.embed_tokens
+    return embedding(tokens)
 
 
 class HeadAttention(nn.Module):
@@ -88,7 +88,7 @@ class HeadAttention(nn.Module):
         [B or 1, T, d]: those of `rotary`.
         """
         key, value = self._keys_and_values(x)
-        cosines, sines = (each[:, None].to(key.dtype) for each in (cosines, sines))  # in autocast x may be float32
+        cosines, sines = (table[:, None].to(key.dtype) for table in (cosines, sines))  # in autocast x may be float32
         return key * cosines + rotate_half(key) * sines, value
 
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,8 +199,8 @@ class Unrolled:
         self.values.append(value.repeat_interleave(group, 1))
         causal = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
         text = (query @ self.keys[0].mT).masked_fill(~causal, float("-inf"))
-        own = [(query * step).sum(-1, keepdim=True) for step in self.keys[1:]]
-        weights = (torch.cat([text, *own], dim=-1) * query.shape[-1] ** -0.5).softmax(-1)
+        steps = [(query * step).sum(-1, keepdim=True) for step in self.keys[1:]]
+        weights = (torch.cat([text, *steps], dim=-1) * query.shape[-1] ** -0.5).softmax(-1)
         out = weights[..., :length] @ self.values[0]
         for step, values in enumerate(self.values[1:]):
             out = out + weights[..., length + step, None] * values

@@ -65,6 +65,7 @@ class BlockLayer(HeadLayer):
         self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def reads(self, x: Tensor) -> Tensor:
+        """The input of attention: the normed input of the layer."""
         return self.input_layernorm(x)
 
 
@@ -95,18 +96,28 @@ class BlockHead(Head):
     @property
     def depth(self) -> int:
         """D: depths ahead that the head predicts."""
-        return self.config.block_size
+        return self.config.block_size - (not self.shifted)
+
+    @property
+    def shifted(self) -> bool:
+        """Whether a place predicts the token after its own; else it predicts its own, and the root's place nothing."""
+        return getattr(self.config, "shifted", True)
 
     @property
     def window(self) -> int | None:
-        """Positions of the longest text that it drafts for; None without a limit."""
-        return None
+        """The longest text of which all places of a block see everything; None without a limit."""
+        sliding = getattr(self.config, "sliding_window", None)
+        return max(1, sliding - self.config.block_size) if sliding else None
 
     def scaled(self, logits: Tensor) -> Tensor:
-        """What the logits of the output layer become."""
-        return logits
+        """The logits of the output layer, multiplied and capped as the config says."""
+        if multiplier := getattr(self.config, "output_multiplier", None):
+            logits = logits * multiplier
+        cap = getattr(self.config, "final_logit_softcapping", None)
+        return (logits / cap).tanh() * cap if cap else logits
 
     def bias(self, before: Tensor) -> Tensor | None:
+        """What the tokens int64[...] before add to the logits, [..., K]; None without a `markov` part."""
         return None if self.markov is None else self.markov(before, self.tokens)
 
     def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
@@ -141,8 +152,8 @@ class BlockHead(Head):
         return torch.cat([roots[..., None, :], places], dim=-2) + newest[..., None, :]
 
     def by_depth(self, states: Tensor) -> Tensor:
-        """The states [..., D, H] that predict depths 1 .. D, of those of all places [..., P, H]: here the same."""
-        return states
+        """The states [..., D, H] that predict depths 1 .. D, of those of all places [..., P, H]."""
+        return states if self.shifted else states[..., 1:, :]
 
     def states_along(self, features: Tensor, roots: Tensor, before: Tensor) -> Tensor:
         """The blocks of S rounds that start along known texts, in one forward: [B, S, D, H].
@@ -197,10 +208,9 @@ class DFlashHead(BlockHead):
     """A block head as DFlash's, JetSpec's and DSpark's authors publish them: the places after the root have the
     embedding of a mask token, queries and keys are normed, and the newest feature is not added.
 
-    mask_embedding float[H]: that of the mask token. config.shifted: whether a place predicts the token after its own,
-    as in DSpark's; else it predicts its own, and the root's place nothing. config.sliding_window: a place attends to
-    that many positions, its own the last; None for all. config.input_embedding_scale, output_multiplier and
-    final_logit_softcapping: as of Gemma's and other targets.
+    mask_embedding float[H]: that of the mask token. config.shifted: as in DSpark's (see `shifted`).
+    config.sliding_window: a place attends to that many positions, its own the last; None for all.
+    config.input_embedding_scale, output_multiplier and final_logit_softcapping: as of Gemma's and other targets.
     """
 
     def __init__(self, config):
@@ -208,29 +218,11 @@ class DFlashHead(BlockHead):
         self.place_embeddings = None
         self.register_buffer("mask_embedding", torch.zeros(config.hidden_size), persistent=False)
 
-    @property
-    def depth(self) -> int:
-        return self.config.block_size - (not self.config.shifted)
-
-    @property
-    def window(self) -> int | None:
-        """The longest text of which all places of a block see everything; None without a limit."""
-        sliding = getattr(self.config, "sliding_window", None)
-        return max(1, sliding - self.config.block_size) if sliding else None
-
     def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
+        """The block's inputs [..., P, H]: root embeddings [..., H], and the mask's at the other places."""
         masks = self.mask_embedding.expand(*roots.shape[:-1], self.config.block_size - 1, -1)
         scale = getattr(self.config, "input_embedding_scale", None) or 1
         return torch.cat([roots[..., None, :], masks], dim=-2) * scale
-
-    def scaled(self, logits: Tensor) -> Tensor:
-        """The output layer's logits as the head means them."""
-        logits = logits * (getattr(self.config, "output_multiplier", None) or 1)
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return (logits / cap).tanh() * cap if cap else logits
-
-    def by_depth(self, states: Tensor) -> Tensor:
-        return states if self.config.shifted else states[..., 1:, :]
 
 
 def after(context: tuple[Tensor, Tensor], mask: Tensor) -> Attend:

@@ -28,12 +28,11 @@ from huggingface_hub import snapshot_download
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from lib.drafters.heads import store
 from lib.drafters.heads.dflash2 import DFlash2Head
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
 from lib.drafters.heads.layers import embed
 from lib.drafters.heads.marginals import DFlashHead, MedusaHeads
-from lib.drafters.heads.store import check_features, check_fits, checked, filled, layer_config
+from lib.drafters.heads.store import AGAIN, HeadFiles
 from lib.forward.packed import pack
 from lib.models import checks
 
@@ -54,14 +53,12 @@ def load(kind: str, where: str | Path, target) -> nn.Module:
     layouts = {"medusa": load_medusa, "eagle": load_eagle, "eagle3": load_eagle3, "block": load_dflash,
                "jetspec": load_dflash, "dspark": load_dspark}
     folder = folder_of(where)
-    settings, tensors = store.read(where, folder)
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
+    files = HeadFiles(where, folder, target)
     try:
-        head = (store.load(kind, where, settings, tensors, target) if "kind" in settings
-                else layouts[kind](where, settings, tensors, target))
+        head = files.saved(kind) if "kind" in files.settings else layouts[kind](files)
     except (TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RuntimeError) as error:
-        raise ValueError(f"config.json of {where} holds values that make no head ({type(error).__name__}: "
-                         f"{checks.first_line(error)}); fetch the folder again") from error
+        raise files.wrong(f"holds values that make no head ({type(error).__name__}: {checks.first_line(error)})"
+                          ) from error
     head.name_or_path = str(folder)
     head = head.to(device=target.device, dtype=target.dtype).eval()
     if isinstance(head, DFlashHead):
@@ -70,146 +67,134 @@ def load(kind: str, where: str | Path, target) -> nn.Module:
     return pack(head)
 
 
-def load_medusa(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
-    """Medusa heads for a target.
+def load_medusa(files: HeadFiles) -> nn.Module:
+    """Medusa heads.
 
     Of config.json medusa_num_layers counts, and medusa_num_heads as the least number of heads: some published ones say
     2 and hold 5.
     """
+    settings, tensors = files.settings, files.tensors
     heads_alone = {name.removeprefix(PREFIX): tensor for name, tensor in tensors.items() if name.startswith(PREFIX)}
     tensors = heads_alone or tensors
-    check_counts(where, settings, "medusa_num_heads", "medusa_num_layers")
+    files.check_counts(settings, "medusa_num_heads", "medusa_num_layers")
     heads = [int(match[1]) for name in tensors if (match := re.match(r"(\d+)\.\d+\.", name))]
-    ours, layers = target.config.get_text_config(), settings.get("medusa_num_layers", 1)
+    ours, layers = files.target.config.get_text_config(), settings.get("medusa_num_layers", 1)
     own_output = any(re.fullmatch(rf"\d+\.{layers}\.weight", name) for name in tensors)
     config = LlamaConfig(hidden_size=ours.hidden_size, num_attention_heads=1, vocab_size=ours.vocab_size, kind="medusa",
                          medusa_num_heads=max([settings.get("medusa_num_heads", 1), *(head + 1 for head in heads)]),
                          medusa_num_layers=layers, medusa_vocab_size=ours.vocab_size if own_output else None)
     if {"hidden_size", "vocab_size"} <= settings.keys():
-        check_fits(where, settings["hidden_size"], settings["vocab_size"], target)
+        files.check_fits(settings["hidden_size"], settings["vocab_size"])
 
     def published_name(name: str) -> str:
         part, head, *rest = name.split(".")
         return ".".join([head, *rest] if part == "stacks" else [head, str(layers), *rest])
 
-    return filled(where, MedusaHeads, config, tensors, published_name)
+    return files.head(MedusaHeads, config, tensors, published_name)
 
 
-def load_eagle(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
-    """An EAGLE-1 head for a target."""
-    config = _config(where, settings, tensors, kind="eagle", bias=settings.get("bias", True))
-    check_fits(where, config.hidden_size, config.vocab_size, target)
-    return filled(where, EagleHead, config, tensors)
+def load_eagle(files: HeadFiles) -> nn.Module:
+    """An EAGLE-1 head."""
+    config = _sizes(files, files.settings, files.tensors, kind="eagle", bias=files.settings.get("bias", True))
+    if config.num_hidden_layers != 1:
+        raise ValueError(f"{files.where} has {config.num_hidden_layers} layers; EAGLE heads of one layer are read here")
+    files.check_fits(config.hidden_size, config.vocab_size)
+    return files.head(EagleHead, config, files.tensors)
 
 
-def load_eagle3(where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
-    """An EAGLE-3 head for a target. ValueError also for features that the target has not, and where `t2d` and `d2t`
-    contradict one another.
+def load_eagle3(files: HeadFiles) -> nn.Module:
+    """An EAGLE-3 head. ValueError also for features that the target has not, and where `t2d` and `d2t` contradict one
+    another.
     """
-    nested, eagle = settings.get(NESTED) or {}, settings.get("eagle_config")
-    if not isinstance(nested, dict):
-        raise ValueError(f"config.json of {where} has {NESTED} {nested!r}, no object; fetch the folder again")
-    for held in (nested, settings, eagle if isinstance(eagle, dict) else {}):
-        layers = held.get(FEATURES) or []
-        if not (isinstance(layers, list) and all(type(layer) is int for layer in layers)):
-            raise ValueError(f"config.json of {where} has {FEATURES} {layers!r}, no list of whole numbers; fetch the "
-                             "folder again")
+    settings, tensors = files.settings, files.tensors
     if wrong := [name for name in FLAGS if type(settings.get(name, False)) is not bool]:
-        raise ValueError(f"config.json of {where} has {wrong[0]} {settings[wrong[0]]!r}, which must be true or false; "
-                         "fetch the folder again")
+        raise files.wrong(f"has {wrong[0]} {settings[wrong[0]]!r}, which must be true or false")
     ours = {name: re.sub(r"^layers\.0\.", "midlayer.", name.removeprefix("model.")) for name in tensors}
     names = list(ours.values())
     if twice := sorted(name for name, other in ours.items() if other != name and names.count(other) > 1):
-        raise ValueError(f"{where} holds {', '.join(twice)} a second time as midlayer; keep one of the two layouts")
-    settings, tensors = {**nested, **settings}, {ours[name]: tensor for name, tensor in tensors.items()}
+        raise ValueError(f"{files.where} holds {', '.join(twice)} a second time as midlayer; keep one of the two "
+                         "layouts")
+    settings = {**(settings.get(NESTED) or {}), **settings}
+    tensors = {ours[name]: tensor for name, tensor in tensors.items()}
     norms = {"fc_norm": "fc_norm.0.weight" in tensors, "norm_before_fc": "input_norm.weight" in tensors}
-    config = _config(where, norms | settings, tensors, kind="eagle3", num_hidden_layers=1,  # some tell the target's
-                     feature_layers=feature_layers(settings, target.config), own_output="lm_head.weight" in tensors)
-    check_fits(where, settings.get("target_hidden_size") or config.hidden_size, config.vocab_size, target)
-    check_features(where, config.feature_layers, target)
-    if config.hidden_size != target.config.get_text_config().hidden_size:
+    config = _sizes(files, norms | settings, tensors, kind="eagle3", num_hidden_layers=1,  # some tell the target's
+                    feature_layers=feature_layers(settings, files.target.config),
+                    own_output="lm_head.weight" in tensors)
+    files.check_fits(settings.get("target_hidden_size") or config.hidden_size, config.vocab_size, config.feature_layers)
+    if config.hidden_size != files.target.config.get_text_config().hidden_size:
         config.own_embedding = True  # the target's would not fit
-    tensors = _drafting(where, config, tensors)
-    return checked(where, filled(where, Eagle3Head, config, tensors))
+    return files.head(Eagle3Head, config, _drafting(files, config, tensors))
 
 
-def load_dflash(where, settings: dict, tensors: dict[str, Tensor], target) -> DFlashHead:
-    """A DFlash, DFlash2 or JetSpec head for a target. ValueError also for layers or a mask token that the target has
-    not.
-    """
-    inner = settings.get("dflash_config") or {}
-    if not isinstance(inner, dict):
-        raise ValueError(f"config.json of {where} has dflash_config {inner!r}, no object; fetch the folder again")
-    held = {**settings, **inner}
+def load_dflash(files: HeadFiles) -> DFlashHead:
+    """A DFlash, DFlash2 or JetSpec head. ValueError also for layers or a mask token that the target has not."""
+    inner = files.settings.get("dflash_config") or {}
+    held = {**files.settings, **inner}
     more = {name: held[name] for name in ("mask_token_id", "block_size", *SCALES, *DFLASH2) if name in held}
     if wrong := [name for name in SCALES if type(more.get(name) or 1) not in (int, float)]:
-        raise ValueError(f"config.json of {where} has {wrong[0]} {more[wrong[0]]!r}, no number; fetch the folder again")
+        raise files.wrong(f"has {wrong[0]} {more[wrong[0]]!r}, no number")
     more |= {"kind": "block", "causal": bool(inner.get("causal_head")), "shifted": bool(inner.get("draft_shift"))}
-    return _load_block(where, settings, tensors, target, inner.get("target_layer_ids"), more)
+    return _load_block(files, files.tensors, inner.get("target_layer_ids"), more)
 
 
-def load_dspark(where, settings: dict, tensors: dict[str, Tensor], target) -> DFlashHead:
-    """A DSpark head for a target, as DeepSpec writes it. ValueError also for another sequential part than a low-rank
-    bias, and for the form of other makers, whose places predict other tokens.
+def load_dspark(files: HeadFiles) -> DFlashHead:
+    """A DSpark head as DeepSpec writes it. ValueError also for another sequential part than a low-rank bias, and for
+    the form of other makers, whose places predict other tokens.
     """
+    settings = files.settings
     if "speculators_model_type" in settings:
-        raise ValueError(f"{where} is a DSpark head in the form of speculators, which is not read here; give one as "
-                         "DeepSpec writes it")
+        raise ValueError(f"{files.where} is a DSpark head in the form of speculators, which is not read here; give one "
+                         "as DeepSpec writes it")
     if (made := settings.get("markov_head_type", "vanilla")) != "vanilla":
-        raise ValueError(f"config.json of {where} has markov_head_type {made!r}; heads with 'vanilla' are read here")
-    check_counts(where, settings, "markov_rank", "block_size")
+        raise files.wrong(f"has markov_head_type {made!r}", "heads with 'vanilla' are read here")
+    files.check_counts(settings, "markov_rank", "block_size")
     if "markov_rank" not in settings:
-        raise ValueError(f"config.json of {where} names no markov_rank, which a DSpark head has: fetch the folder "
-                         "again, or load a DFlash head as 'block'")
+        raise files.wrong("names no markov_rank, which a DSpark head has", f"{AGAIN}, or load a DFlash head as 'block'")
     confident = bool(settings.get("enable_confidence_head") and settings.get("confidence_head_with_markov"))
     named = {"markov_head.markov_w1": "markov.embed", "markov_head.markov_w2": "markov.head"}
     named |= {"confidence_head.proj": "confidence"} if confident else {}
     renamed = {}
-    for name, tensor in tensors.items():
+    for name, tensor in files.tensors.items():
         part, _, last = name.rpartition(".")
         if part in named or not part.startswith("confidence_head"):
             renamed[f"{named[part]}.{last}" if part in named else name] = tensor
     if confident:
         renamed["temperatures"] = torch.ones(settings["block_size"])
-    return _load_block(where, settings, renamed, target, settings.get("target_layer_ids"), {
-        "kind": "dspark", "shifted": True, "markov_of_all": True, "confidence": confident})
+    return _load_block(files, renamed, settings.get("target_layer_ids"),
+                       {"kind": "dspark", "shifted": True, "markov_of_all": True, "confidence": confident})
 
 
-def _load_block(where, settings: dict, tensors: dict[str, Tensor], target, layers: object, more: dict) -> DFlashHead:
+def _load_block(files: HeadFiles, tensors: dict[str, Tensor], layers: object, more: dict) -> DFlashHead:
     """layers: those of the target whose outputs are read, None where the speculators' list of hidden states stands."""
-    nested, second = settings.get(NESTED) or {}, set(DFLASH2) & more.keys()
-    states = settings.get("aux_hidden_state_layer_ids") if layers is None else layers
-    whole = isinstance(states, list) and {type(each) for each in states} == {int}
-    if not (isinstance(nested, dict) and whole):
-        raise ValueError(f"config.json of {where} names no layers of the target as whole numbers; it is not that of a "
-                         "DFlash, JetSpec or DSpark head")
-    more |= _seen(where, {**nested, **settings}, more.get("causal", False))
-    config = _sizes(where, {**nested, **settings}, tensors, qk_norm=True, own_output="lm_head.weight" in tensors,
-                    feature_layers=states if layers is None else [layer + 1 for layer in layers], **more)
-    check_counts(where, {"block_size": getattr(config, "block_size", None)}, "block_size")
-    check_fits(where, config.hidden_size, config.vocab_size, target)
-    check_features(where, config.feature_layers, target)
+    settings, second = {**(files.settings.get(NESTED) or {}), **files.settings}, set(DFLASH2) & more.keys()
+    states = settings.get("aux_hidden_state_layer_ids") if layers is None else [layer + 1 for layer in layers]
+    if not states:
+        raise files.wrong("names no layers of the target", "it is not that of a DFlash, JetSpec or DSpark head")
+    more |= _seen(files, settings, more.get("causal", False))
+    config = _sizes(files, settings, tensors, qk_norm=True, own_output="lm_head.weight" in tensors,
+                    feature_layers=states, **more)
+    files.check_counts({"block_size": getattr(config, "block_size", None)}, "block_size")
+    files.check_fits(config.hidden_size, config.vocab_size, config.feature_layers)
     mask = getattr(config, "mask_token_id", None)
     if type(mask) is not int or not 0 <= mask < config.vocab_size:
-        raise ValueError(f"config.json of {where} has mask_token_id {mask!r}, which is none of the {config.vocab_size} "
-                         "tokens; fetch the folder again")
+        raise files.wrong(f"has mask_token_id {mask!r}, which is none of the {config.vocab_size} tokens")
     tensors = {re.sub(r"_codebook\.weight$", "_codebook", re.sub(r"^hidden_norm\.", "feature_norm.", name)): tensor
-               for name, tensor in _drafting(where, config, tensors).items()}
-    if missing := [name for name in DFLASH2 if second and not hasattr(config, name)]:
-        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}, which a DFlash2 head has; fetch the "
-                         "folder again")
-    if second:
-        check_counts(where, {name: getattr(config, name) for name in DFLASH2}, *DFLASH2)
-        if config.hidden_size % config.conv_group_size:
-            raise ValueError(f"config.json of {where} has conv_group_size {config.conv_group_size}, which does not "
-                             f"divide hidden_size {config.hidden_size}; fetch the folder again")
-        if config.draft_vocab_size:
-            raise ValueError(f"{where} is a DFlash2 head that drafts {config.draft_vocab_size} of {config.vocab_size} "
-                             "tokens; take one that drafts all, as its authors' do")
-    return checked(where, filled(where, DFlash2Head if second else DFlashHead, config, tensors))
+               for name, tensor in _drafting(files, config, tensors).items()}
+    if not second:
+        return files.head(DFlashHead, config, tensors)
+    if missing := [name for name in DFLASH2 if not hasattr(config, name)]:
+        raise files.wrong(f"lacks {', '.join(missing)}, which a DFlash2 head has")
+    files.check_counts({name: getattr(config, name) for name in DFLASH2}, *DFLASH2)
+    if config.hidden_size % config.conv_group_size:
+        raise files.wrong(f"has conv_group_size {config.conv_group_size}, which does not divide hidden_size "
+                          f"{config.hidden_size}")
+    if config.draft_vocab_size:
+        raise ValueError(f"{files.where} is a DFlash2 head that drafts {config.draft_vocab_size} of "
+                         f"{config.vocab_size} tokens; take one that drafts all, as its authors' do")
+    return files.head(DFlash2Head, config, tensors)
 
 
-def _seen(where, settings: dict, causal: bool) -> dict[str, object]:
+def _seen(files: HeadFiles, settings: dict, causal: bool) -> dict[str, object]:
     """What the layers of a block head attend to: causal and sliding_window. ValueError where that differs among them.
 
     As in z-lab's code, layers with a window see backwards alone where the config says nothing of it.
@@ -219,9 +204,9 @@ def _seen(where, settings: dict, causal: bool) -> dict[str, object]:
         return {"causal": causal or settings.get("is_causal") is True, "sliding_window": None}
     told = settings.get("is_causal")
     if len(windows) > 1 and told is None and not causal:
-        raise ValueError(f"config.json of {where} has layers with a sliding window, which see backwards alone, beside "
-                         "others that do not; take a head whose layers are alike, or whose config has is_causal")
-    check_counts(where, {"sliding_window": settings.get("sliding_window")}, "sliding_window")
+        raise files.wrong("has layers with a sliding window, which see backwards alone, beside others that do not",
+                          "take a head whose layers are alike, or whose config has is_causal")
+    files.check_counts({"sliding_window": settings.get("sliding_window")}, "sliding_window")
     return {"causal": causal or told is not False, "sliding_window": settings["sliding_window"]}
 
 
@@ -239,46 +224,38 @@ def feature_layers(settings: dict, target_config) -> list[int]:
     return settings.get(FEATURES) or [2, layers // 2, layers - 3]
 
 
-def _config(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
-    """That of an EAGLE head."""
-    config = _sizes(where, settings, tensors, **more)
-    if config.num_hidden_layers != 1:
-        raise ValueError(f"{where} has {config.num_hidden_layers} layers; EAGLE heads of one layer are read here")
-    return config
-
-
-def _sizes(where, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
+def _sizes(files: HeadFiles, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:
     """The configuration of a head's layers."""
     needed = ("hidden_size", "vocab_size", "num_attention_heads", "intermediate_size")
     if missing := [name for name in needed if settings.get(name) is None]:
-        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; it is not that of such a head")
+        raise files.wrong(f"lacks {', '.join(missing)}", "it is not that of such a head")
     more |= {"attention_bias": settings.get("qkv_bias", settings.get("attention_bias", False)),
              "own_embedding": "embed_tokens.weight" in tensors}
     present = {name: value for name, value in {**settings, **more}.items() if value is not None}
-    check_counts(where, present, *needed, "num_key_value_heads", "num_hidden_layers", "draft_vocab_size")
-    return layer_config(where, {"num_hidden_layers": 1, **settings, **more})
+    files.check_counts(present, *needed, "num_key_value_heads", "num_hidden_layers", "draft_vocab_size")
+    return files.config({"num_hidden_layers": 1, **settings, **more})
 
 
-def _drafting(where, config: LlamaConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _drafting(files: HeadFiles, config: LlamaConfig, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with `tokens` in place of d2t int64[K] (token = index + d2t[index]) and t2d bool[V], and the rows of
     the output layer in their order. ValueError where the two maps name different tokens.
     """
     offsets, known = tensors.get("d2t"), tensors.get("t2d")
     tensors = {name: tensor for name, tensor in tensors.items() if name not in ("d2t", "t2d")}
     if offsets is not None and offsets.is_floating_point():
-        raise ValueError(f"the tensors of {where} are not those of its config.json (of another kind of number: d2t "
-                         f"{offsets.dtype} for torch.int64); fetch the folder again")
+        raise ValueError(f"the tensors of {files.where} are not those of its config.json (of another kind of number: "
+                         f"d2t {offsets.dtype} for torch.int64); {AGAIN}")
     size = getattr(config, "draft_vocab_size", None) or (config.vocab_size if offsets is None else len(offsets))
     if size == config.vocab_size and (offsets is None or not offsets.any()):
         config.draft_vocab_size = None
         return tensors
     config.draft_vocab_size = size
     if offsets is None or "lm_head.weight" not in tensors:
-        raise ValueError(f"{where} drafts {size} of {config.vocab_size} tokens, but has no d2t or no lm_head; fetch "
-                         "the folder again")
+        raise ValueError(f"{files.where} drafts {size} of {config.vocab_size} tokens, but has no d2t or no lm_head; "
+                         f"{AGAIN}")
     tokens, order = (torch.arange(len(offsets)) + offsets.long()).sort()
     if known is not None and not torch.equal(known.nonzero().flatten(), tokens):
-        raise ValueError(f"d2t and t2d of {where} name different tokens; fetch the folder again")
+        raise ValueError(f"d2t and t2d of {files.where} name different tokens; {AGAIN}")
     ordered = {name: tensors[name][order] for name in ("lm_head.weight", "markov.head.weight") if name in tensors}
     return {**tensors, **ordered, "tokens": tokens}
 
@@ -301,12 +278,3 @@ def folder_of(where: str | Path) -> Path:
         if not refused:
             raise
         raise ValueError(f"{where} {refused}") from error
-
-
-def check_counts(where, settings: dict, *names: str) -> None:
-    """ValueError where config.json has one of these and it is no whole number from 1 on."""
-    held = {name: settings[name] for name in names if name in settings}
-    wrong = {name: value for name, value in held.items() if type(value) is not int or value < 1}
-    if wrong:
-        listed = ", ".join(f"{name} {value!r}" for name, value in wrong.items())
-        raise ValueError(f"config.json of {where} has {listed}, which must count from 1 on; fetch the folder again")

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from lib.drafters.heads.eagle import Eagle3Head, EagleHead
-from lib.drafters.heads.layers import Head
 from lib.drafters.heads.marginals import BlockHead, MedusaHeads
 from lib.lab import json_text
 
@@ -27,6 +26,7 @@ PLACES = DATA / "models" / "heads", DATA / "runs" / "training" / "heads"  # of t
 OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle": {"bias": True}, "eagle3": {},
            "block": {"block_size": 6}, "jetspec": {"block_size": 6, "causal": True},
            "dspark": {"block_size": 6, "markov_rank": 64, "confidence": True}}
+AGAIN = "fetch the folder again"
 
 
 def settings(kind: str, target_config, draft_vocab_size: int | None = None) -> LlamaConfig:
@@ -56,41 +56,19 @@ def save(head: nn.Module, folder: Path) -> None:
                for name, tensor in tensors.items()}, folder / "model.safetensors")
 
 
-def load(kind: str, where, settings: dict, tensors: dict[str, Tensor], target) -> nn.Module:
-    """A head that `save` wrote, of what `read` gives. ValueError where it is another kind's or does not fit."""
-    if (held := settings["kind"]) != kind:
-        raise ValueError(f"{where} holds a head of kind {held!r}, not {kind!r}; name the folder of the other")
-    if missing := [name for name in ("feature_layers", *OPTIONS[kind]) if name not in settings]:
-        raise ValueError(f"config.json of {where} lacks {', '.join(missing)}; fetch the folder again, or train the "
-                         "head anew")
-    config = layer_config(where, settings)
-    check_fits(where, config.hidden_size, config.vocab_size, target)
-    check_features(where, config.feature_layers, target)
-    return checked(where, filled(where, KINDS[kind], config, tensors))
-
-
-def checked(where, head: Head) -> Head:
-    """The head. ValueError where the tokens that it drafts are no ascending part of the target's."""
-    tokens, size = head.tokens, head.config.vocab_size
-    if tokens is not None and not ((tokens.diff() > 0).all() and 0 <= tokens[0] and tokens[-1] < size):
-        raise ValueError(f"the tokens that {where} drafts are no part of the target's {size}, each once; fetch the "
-                         "folder again, or take the head of this target")
-    return head
-
-
 def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
     """config.json, and all tensors of the folder's safetensors by name; nothing is unpickled.
 
     where: the folder as a user named it. ValueError says what is missing or broken.
     """
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{where} has no config.json; fetch the folder again, or name another")
+        raise ValueError(f"{where} has no config.json; {AGAIN}, or name another")
     try:
         settings = json_text.loads((folder / "config.json").read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"config.json of {where} is no JSON ({error}); fetch the folder again") from error
+        raise ValueError(f"config.json of {where} is no JSON ({error}); {AGAIN}") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"config.json of {where} holds a {type(settings).__name__}, no object; fetch the folder again")
+        raise ValueError(f"config.json of {where} holds a {type(settings).__name__}, no object; {AGAIN}")
     files = sorted(folder.glob("*.safetensors"))
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
     if not files and pickles:
@@ -109,52 +87,102 @@ def read(where, folder: Path) -> tuple[dict, dict[str, Tensor]]:
         raise ValueError(f"{where} holds a broken safetensors file ({error}); fetch it again") from error
 
 
-def layer_config(where, settings: dict) -> LlamaConfig:
-    """The configuration of a head's layers. ValueError where the settings are not those of a Llama layer."""
-    try:
-        return LlamaConfig.from_dict(settings)
-    except StrictDataclassError as error:
-        raise _no_layer(where, error) from error
+class HeadFiles:
+    """config.json and the tensors of a folder that holds a head, and the target that the head is for.
 
-
-def filled(where, kind: type[nn.Module], config: LlamaConfig, tensors: dict[str, Tensor],
-           called: Callable[[str], str] = str) -> nn.Module:
-    """A head with these tensors; `called` gives the name in the file of each of the head's.
-
-    ValueError lists what is missing, unexpected, of another shape or kind of number, or holds NaN; and names an
-    activation or a rotation that transformers does not know.
+    where: the folder, or hub id, as a user named it. settings, tensors: as `read` gives them. Errors are ValueErrors
+    that name the folder, the value and the remedy.
     """
-    for name in LAYERS:
-        if not 0 < (count := getattr(config, name, None) or 1) <= MOST_LAYERS:
-            raise ValueError(f"config.json of {where} has {name} {count}; fetch the folder again")
-    try:
-        with torch.device("meta"):  # without storage, which a broken file may ask too much of
-            wanted = {called(name): tensor for name, tensor in kind(config).state_dict().items()}
-    except (KeyError, TypeError) as error:
-        raise _no_layer(where, error) from error
-    both = sorted(wanted.keys() & tensors.keys())
-    faults = {
-        "missing": sorted(wanted.keys() - tensors.keys()),
-        "unexpected": sorted(tensors.keys() - wanted.keys()),
-        "of another shape": [f"{name} {tuple(tensors[name].shape)} for {tuple(wanted[name].shape)}"
-                             for name in both if tensors[name].shape != wanted[name].shape],
-        "of another kind of number": [  # weights of fewer bits, for example, whose scales are not read
-            f"{name} {tensors[name].dtype} for {wanted[name].dtype}" for name in both
-            if tensors[name].is_floating_point() != wanted[name].is_floating_point()],
-        "with NaN": [name for name in both if bool(tensors[name].isnan().any())],
-    }
-    if any(faults.values()):
-        listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
-        raise ValueError(f"the tensors of {where} are not those of its config.json ({listed}); "
-                         "fetch the folder again, or name one whose files belong together")
-    head = kind(config)
-    head.load_state_dict({name: tensors[called(name)] for name in head.state_dict()})
-    return head
 
+    def __init__(self, where, folder: Path, target):
+        self.where, self.target = where, target
+        self.settings, tensors = read(where, folder)
+        self.tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith("rotary_emb.inv_freq")}
 
-def _no_layer(where, error: Exception) -> ValueError:
-    return ValueError(f"config.json of {where} is not that of a Llama layer ({' '.join(str(error).split())}); fetch "
-                      "the folder again, or name another")
+    def wrong(self, fault: str, remedy: str = AGAIN) -> ValueError:
+        """The error for a fault of config.json."""
+        return ValueError(f"config.json of {self.where} {fault}; {remedy}")
+
+    def unlike_llama(self, error: Exception) -> ValueError:
+        """The error for settings that transformers refuses."""
+        return self.wrong(f"is not that of a Llama layer ({' '.join(str(error).split())})", f"{AGAIN}, or name another")
+
+    def check_counts(self, settings: dict, *names: str) -> None:
+        """ValueError where the settings have one of these and it is no whole number from 1 on."""
+        held = {name: settings[name] for name in names if name in settings}
+        if wrong := {name: value for name, value in held.items() if type(value) is not int or value < 1}:
+            listed = ", ".join(f"{name} {value!r}" for name, value in wrong.items())
+            raise self.wrong(f"has {listed}, which must count from 1 on")
+
+    def config(self, settings: dict) -> LlamaConfig:
+        """The configuration of a head's layers. ValueError where the settings are not those of a Llama layer."""
+        try:
+            return LlamaConfig.from_dict(settings)
+        except StrictDataclassError as error:
+            raise self.unlike_llama(error) from error
+
+    def check_fits(self, hidden: int, vocabulary: int, features: list[int] | None = None) -> None:
+        """ValueError where a head was made for a target of another hidden size or vocabulary, or reads features that
+        the target has not: hidden states from 0, before its first layer, to L, after its last.
+        """
+        config, remedy = self.target.config.get_text_config(), "take the head of this target"
+        for name, wanted in (("hidden_size", hidden), ("vocab_size", vocabulary)):
+            if (ours := getattr(config, name)) != wanted:
+                raise ValueError(f"{self.where} was made for a target with {name} {wanted}, this one has {ours}; "
+                                 f"{remedy}")
+        deepest = config.num_hidden_layers
+        if not all(type(layer) is int and 0 <= layer <= deepest for layer in features or ()):
+            raise ValueError(f"{self.where} reads the hidden states {features}, this target of {deepest} layers has 0 "
+                             f"to {deepest}; {remedy}")
+
+    def head(self, kind: type[nn.Module], config: LlamaConfig, tensors: dict[str, Tensor],
+             called: Callable[[str], str] = str) -> nn.Module:
+        """A head with these tensors; `called` gives the name in the file of each of the head's.
+
+        ValueError lists what is missing, unexpected, of another shape or kind of number, or holds NaN. ValueError also
+        for an activation or a rotation that transformers does not know, and where the tokens that the head drafts are
+        no ascending part of the target's.
+        """
+        for name in LAYERS:
+            if not 0 < (count := getattr(config, name, None) or 1) <= MOST_LAYERS:
+                raise self.wrong(f"has {name} {count}")
+        try:
+            with torch.device("meta"):  # without storage, which a broken file may ask too much of
+                wanted = {called(name): tensor for name, tensor in kind(config).state_dict().items()}
+        except (KeyError, TypeError) as error:
+            raise self.unlike_llama(error) from error
+        both = sorted(wanted.keys() & tensors.keys())
+        faults = {
+            "missing": sorted(wanted.keys() - tensors.keys()),
+            "unexpected": sorted(tensors.keys() - wanted.keys()),
+            "of another shape": [f"{name} {tuple(tensors[name].shape)} for {tuple(wanted[name].shape)}"
+                                 for name in both if tensors[name].shape != wanted[name].shape],
+            "of another kind of number": [  # weights of fewer bits, for example, whose scales are not read
+                f"{name} {tensors[name].dtype} for {wanted[name].dtype}" for name in both
+                if tensors[name].is_floating_point() != wanted[name].is_floating_point()],
+            "with NaN": [name for name in both if bool(tensors[name].isnan().any())],
+        }
+        if any(faults.values()):
+            listed = "; ".join(f"{what}: {', '.join(names)}" for what, names in faults.items() if names)
+            raise ValueError(f"the tensors of {self.where} are not those of its config.json ({listed}); {AGAIN}, or "
+                             "name one whose files belong together")
+        head = kind(config)
+        head.load_state_dict({name: tensors[called(name)] for name in head.state_dict()})
+        tokens, size = head.tokens, config.vocab_size
+        if tokens is not None and not ((tokens.diff() > 0).all() and 0 <= tokens[0] and tokens[-1] < size):
+            raise ValueError(f"the tokens that {self.where} drafts are no part of the target's {size}, each once; "
+                             f"{AGAIN}, or take the head of this target")
+        return head
+
+    def saved(self, kind: str) -> nn.Module:
+        """The head that `save` wrote. ValueError where it is another kind's or does not fit."""
+        if (held := self.settings["kind"]) != kind:
+            raise ValueError(f"{self.where} holds a head of kind {held!r}, not {kind!r}; name the folder of the other")
+        if missing := [name for name in ("feature_layers", *OPTIONS[kind]) if name not in self.settings]:
+            raise self.wrong(f"lacks {', '.join(missing)}", f"{AGAIN}, or train the head anew")
+        config = self.config(self.settings)
+        self.check_fits(config.hidden_size, config.vocab_size, config.feature_layers)
+        return self.head(KINDS[kind], config, self.tensors)
 
 
 def folder_of(target: str, kind: str) -> Path:
@@ -178,22 +206,3 @@ def check_folder_of(target: str, kind: str) -> Path:
         raise ValueError(f"no head of kind {kind!r} exists for target {target!r} ({known} do); give the folder of one, "
                          "leave it out, or make it with `python -m lib training` (heads, or ngrams)")
     return folder
-
-
-def check_fits(where, hidden: int, vocabulary: int, target) -> None:
-    """ValueError where a head was made for a target of another hidden size or vocabulary."""
-    ours = target.config.get_text_config()
-    for name, wanted in (("hidden_size", hidden), ("vocab_size", vocabulary)):
-        if getattr(ours, name) != wanted:
-            raise ValueError(f"{where} was made for a target with {name} {wanted}, this one has "
-                             f"{getattr(ours, name)}; take the head of this target")
-
-
-def check_features(where, layers: list[int], target) -> None:
-    """ValueError where a head reads hidden states that the target has not: 0, before its first layer, to L, after its
-    last.
-    """
-    deepest = target.config.get_text_config().num_hidden_layers
-    if not all(0 <= layer <= deepest for layer in layers):
-        raise ValueError(f"{where} reads the hidden states {layers}, this target of {deepest} layers has 0 to "
-                         f"{deepest}; take the head of this target")

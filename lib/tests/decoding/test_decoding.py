@@ -28,15 +28,8 @@ DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 WIDER = LanguageModelDrafter(small_models.llama(1, vocabulary=30))
 PROMPTS = small_models.prompts(2, (3, 11, 6, 17))
 NAMES, KINDS = list("abcd"), ["k"] * 4
-FIXED = [
-    "chain@6",
-    "star@6",
-    "independent:2@8",
-    "kary:2@14",
-    "comb:3@9",
-    "expansion:2,2,1@12",
-    "expansion:1,1,3,1,1,1,1,1@16",
-]
+FIXED = ["chain@6", "star@6", "independent:2@8", "kary:2@14", "comb:3@9", "expansion:2,2,1@12",
+         "expansion:1,1,3,1,1,1,1,1@16"]
 
 
 def own_greedy(prompt, new, eos=None):
@@ -77,16 +70,8 @@ def test_the_limit_changes_no_round(new):
 @settings(deadline=None, max_examples=10)
 @given(trees(), st.integers(0, 1000))
 def test_naive_sampling_replays_on_its_own_trace(tree, seed):
-    done = live.decode(
-        TARGET,
-        LanguageModelDrafter(DRAFTER),
-        PROMPTS,
-        shape=tree,
-        rule="naive",
-        temperature=0.8,
-        max_new_tokens=20,
-        seed=seed,
-    )
+    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, rule="naive", temperature=0.8,
+                       max_new_tokens=20, seed=seed)
     recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
     assert decided(live_rounds(done), recorded, tree) == replayed_rounds(recorded, tree)
 
@@ -94,9 +79,8 @@ def test_naive_sampling_replays_on_its_own_trace(tree, seed):
 def test_eos_inside_the_accepted_path_ends_the_output_there():
     full = own_greedy(PROMPTS[1], 24)
     for eos in sorted(set(full)):
-        done = live.decode(
-            TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24, eos_token_id=eos
-        )
+        done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24,
+                           eos_token_id=eos)
         assert done.new_tokens[1] == full[: full.index(eos) + 1] == own_greedy(PROMPTS[1], 24, eos)
         recorded = replay.record(TARGET, {"d": TARGET}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=23,
                                  eos_token_id=eos)
@@ -128,6 +112,7 @@ def test_a_round_records_what_it_did():
     assert (second.position, second.accepted) == (6, 4)
     assert first.target_calls == 1 and first.draft_calls == 4 and first.cache_bytes > 0
     assert min(first.draft_seconds, first.verify_seconds, first.commit_seconds) > 0
+    assert all(0 < one.model_seconds < one.seconds for one in done.rounds)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +122,7 @@ def test_a_round_records_what_it_did():
         (dict(max_new_tokens=-1), "max_new_tokens is -1"),
         (dict(temperature=0.5, rule="naive"), "generator is None"),
         (dict(rule="naive"), "greedy goes with temperature 0"),
-        (dict(max_new_tokens=300), "the model's window has 256"),
+        (dict(max_new_tokens=300), "the model's window has 256; shorten the prompt"),
         (dict(shape="kary"), "needs a budget|unknown|parameters"),
         (dict(shape=None), "shape is None"),
         (dict(input_ids=[[1, 2]]), "input_ids is a list"),
@@ -198,9 +183,8 @@ def test_an_end_may_be_written_in_any_way(wrap):
 def test_padding_on_either_side_is_no_part_of_a_prompt():
     left = torch.stack([torch.cat([torch.zeros(17 - len(p), dtype=torch.long), p]) for p in PROMPTS])
     mask = torch.stack([torch.arange(17) >= 17 - len(p) for p in PROMPTS])
-    done = generate(
-        TARGET, LanguageModelDrafter(DRAFTER), left, attention_mask=mask, shape="kary:2@6", max_new_tokens=9
-    )
+    done = generate(TARGET, LanguageModelDrafter(DRAFTER), left, attention_mask=mask, shape="kary:2@6",
+                    max_new_tokens=9)
     assert done.new_tokens == [own_greedy(prompt, 9) for prompt in PROMPTS]
     assert torch.equal(done.sequences, torch.cat([left, torch.tensor(done.new_tokens)], dim=1))
 

@@ -4,8 +4,8 @@ The statement, for a target in a number format and the text that the loop writes
 
 - In float64 the text is the target's own greedy text, token for token.
 - In bfloat16, and with int8 weights, a forward pass of one token and one of a tree round differently, and so may choose
-  differently between logits that are nearly equal. There each written token is one whose logit, in a forward pass of the
-  same target in the same format over the same text, is within MARGIN of the best logit.
+  differently between logits that are nearly equal. There each written token is one whose logit, in a forward pass of
+  the same target in the same format over the same text, is within MARGIN of the best logit.
 """
 
 import random

@@ -34,16 +34,14 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.replay import live
-from lib.tests import small_models
 from lib.tests.drafters.test_drafters import (
     MODEL,
     OTHER,
     PAIR,
     PROMPTS,
-    a_path,
     assert_cache_is_a_fresh_prefill,
     begin,
-    texts_after,
+    go_on,
 )
 from lib.tests.replay.test_replay import trees
 from lib.trees import growth, shapes
@@ -192,7 +190,8 @@ def test_first_levels_keep_the_choices_that_are_no_deeper(tree, depth):
 @settings(deadline=None, max_examples=15)
 @given(trees(10), st.integers(0, 3), SEEDS)
 def test_a_cut_draft_is_the_draft_of_the_cut_shape(tree, depth, seed):
-    drafter = begin(LanguageModelDrafter(MODEL, keep_probs=True))
+    drafter = begin(LanguageModelDrafter(MODEL))
+    drafter.ask_probs(True)
     for whole, small in zip(drafter.propose(tree, None), drafter.propose(levels_of(tree, depth)[0], None)):
         found, _ = first_levels(whole, depth)
         assert found.tree == small.tree and torch.equal(found.tokens, small.tokens)
@@ -230,10 +229,7 @@ def test_rows_of_different_depths_stay_with_their_texts(forest, seed, kind):
         for draft, full in zip(drafts, whole, strict=True):
             expected, _ = first_levels(full, draft.tree.max_depth)
             assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
-        accepted = [a_path(draft.tree, rng) for draft in drafts]
-        bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in range(rows)]
-        oracle.texts = texts_after(drafts, accepted, bonus, oracle.texts)
-        drafter.commit(accepted, bonus)
+        oracle.texts = go_on(rng, [drafter], drafts, oracle.texts)
         assert_cache_is_a_fresh_prefill(inner, oracle.texts)
         if rows > 2:
             staying = sorted(rng.sample(range(rows), rows - 1))
@@ -276,31 +272,39 @@ def test_an_adaptive_drafter_spends_fewer_forwards_where_little_is_accepted():
 # ---------------------------------------------------------------------------------------------------------- combined
 
 
-@settings(deadline=None, max_examples=6)
-@given(SEEDS, st.integers(1, 4))
-def test_combined_rows_take_the_match_or_the_model_and_stay_with_their_texts(seed, enough):
-    rng, shape = random.Random(seed), shapes.kary(2, 3)
+def check_beside_look_up(drafter, seed, shape, looked_up, check):
+    """Rounds of a drafter with a look-up in front of a model, which stay with their texts.
+
+    check(draft, own, found, matched): of the same texts the draft, the plain oracle's, the look-up's of the shape
+    `looked_up`, and the length of its match.
+    """
+    rng = random.Random(seed)
     prompts = [torch.tensor([rng.randrange(1, 4) for _ in range(length)]) for length in (12, 3, 7)]
-    drafter = CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), enough)
     drafter.start(prompts)
     texts = [prompt.tolist() + [1] for prompt in prompts]
     drafter.commit([[]] * 3, [1] * 3)
     for _ in range(4):
-        alone = SuffixAutomatonDrafter()
+        alone, oracle = SuffixAutomatonDrafter(), PlainDrafter(MODEL)
         alone.start([torch.tensor(text) for text in texts])
-        oracle = PlainDrafter(MODEL)
         oracle.texts = texts
         drafts, calls = drafter.propose(shape, None), drafter.calls
-        sources = zip(drafts, alone.matched(), alone.propose(shape, None), oracle.propose(shape, None), strict=True)
-        for draft, matched, found, own in sources:
-            expected = found if matched >= enough and found.tree.budget else own
-            assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
-        accepted = [a_path(draft.tree, rng) for draft in drafts]
-        bonus = [rng.randrange(1, 4) for _ in texts]
-        drafter.commit(accepted, bonus)
-        texts = texts_after(drafts, accepted, bonus, texts)
+        sources = oracle.propose(shape, None), alone.propose(looked_up, None), alone.matched()
+        for draft, *others in zip(drafts, *sources, strict=True):
+            check(draft, *others)
+        texts = go_on(rng, [drafter], drafts, texts, tokens=4)
         assert drafter.calls == calls and [text.tokens for text in drafter.lookup.texts] == texts
         assert_cache_is_a_fresh_prefill(drafter.drafter, texts)
+
+
+@settings(deadline=None, max_examples=6)
+@given(SEEDS, st.integers(1, 4))
+def test_combined_rows_take_the_match_or_the_model_and_stay_with_their_texts(seed, enough):
+    def check(draft, own, found, matched):
+        expected = found if matched >= enough and found.tree.budget else own
+        assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
+
+    drafter, shape = CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), enough), shapes.kary(2, 3)
+    check_beside_look_up(drafter, seed, shape, shape, check)
 
 
 def test_long_matches_cost_no_forward():
@@ -323,27 +327,14 @@ def test_long_matches_cost_no_forward():
 @settings(deadline=None, max_examples=8)
 @given(SEEDS, st.sampled_from(["kary:2@6", "chain:4", "dyspec:4@7", "eagle2:3,4@8", "opttree:4,4,0.1@8"]))
 def test_grafted_trees_are_pruned_trees_and_the_tokens_after_the_match(seed, name):
-    rng, shape = random.Random(seed), growth.shape_or_growth(name)
-    prompts = [torch.tensor([rng.randrange(1, 4) for _ in range(length)]) for length in (12, 3, 7)]
+    def check(draft, own, found, matched):
+        chain = found.token_list[1:][: own.tree.budget // 2] if matched >= 2 else []
+        told = paths_of(draft)
+        assert told == grafted_paths(own, chain) and draft.tree.budget == own.tree.budget == len(told)
+
     drafter = GraftDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 2)
-    drafter.start(prompts)
-    texts = [prompt.tolist() + [1] for prompt in prompts]
-    drafter.commit([[]] * 3, [1] * 3)
-    for _ in range(3):
-        alone, oracle = SuffixAutomatonDrafter(), PlainDrafter(MODEL)
-        alone.start([torch.tensor(text) for text in texts])
-        oracle.texts = texts
-        drafts, whole = drafter.propose(shape, None), oracle.propose(shape, None)
-        found = alone.propose(shapes.chain(min(shape.budget // 2, shape.max_depth)), None)
-        for draft, own, other, matched in zip(drafts, whole, found, alone.matched(), strict=True):
-            chain = other.token_list[1:][: own.tree.budget // 2] if matched >= 2 else []
-            told = paths_of(draft)
-            assert told == grafted_paths(own, chain) and draft.tree.budget == own.tree.budget == len(told)
-        accepted = [a_path(draft.tree, rng) for draft in drafts]
-        bonus = [rng.randrange(1, 4) for _ in texts]
-        drafter.commit(accepted, bonus)
-        texts = texts_after(drafts, accepted, bonus, texts)
-        assert_cache_is_a_fresh_prefill(drafter.drafter, texts)
+    shape = growth.shape_or_growth(name)
+    check_beside_look_up(drafter, seed, shape, shapes.chain(min(shape.budget // 2, shape.max_depth)), check)
 
 
 def paths_of(draft):

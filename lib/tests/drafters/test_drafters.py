@@ -24,13 +24,18 @@ from lib.forward.reduced import first_tokens
 from lib.replay import live
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_replay import trees
-from lib.trees import ROOT, Tree, shapes
+from lib.trees import ROOT, Tree, growth, shapes
+from lib.trees.growth.rules import Costs
 from lib.verify import Draft, GeneratorDraws, warp
+from lib.verify.draft import PROPOSALS
 
 MODEL = small_models.llama(3)
 OTHER = small_models.related(MODEL, 4, noise=0.4)
 PROMPTS = small_models.prompts(5, (3, 9, 5, 1))
 SEEDS = st.integers(0, 2**32 - 1)
+RULES = [growth.parse(name) for name in (
+    "eagle2:3,4@9", "opttree:5,5@12", "opttree:4,6,0.2@10", "dyspec@14", "dyspec:2@6", "beam:2@7")]
+RULES.append(growth.parse("smart@12", costs=Costs(tuple(1 + 0.06 * n for n in range(13)), 0.1)))
 
 
 class Scripted:
@@ -67,27 +72,36 @@ def texts_after(drafts, accepted, bonus, texts):
             for draft, nodes, token, text in zip(drafts, accepted, bonus, texts)]
 
 
+def go_on(rng, drafters, drafts, texts, tokens=small_models.VOCABULARY):
+    """Commits some path of each draft, and a bonus token, to all drafters; the texts [list of tokens] afterwards."""
+    accepted = [a_path(draft.tree, rng) for draft in drafts]
+    bonus = [rng.randrange(1, tokens) for _ in drafts]
+    texts = texts_after(drafts, accepted, bonus, texts)
+    for drafter in drafters:
+        drafter.commit(accepted, bonus)
+    return texts
+
+
 # ------------------------------------------------------------------------------------------------- language models
 
 
-@settings(deadline=None, max_examples=25)
-@given(st.lists(trees(10), min_size=2, max_size=4), SEEDS)
-def test_whatever_is_accepted_top_k_drafts_are_the_oracles(forest, seed):
+@settings(deadline=None, max_examples=30)
+@given(st.lists(trees(10) | st.sampled_from(RULES), min_size=2, max_size=4), SEEDS)
+def test_whatever_is_accepted_top_k_drafts_are_the_oracles(shapes_or_rules, seed):
     rng = random.Random(seed)
     fast, plain = LanguageModelDrafter(MODEL), PlainDrafter(MODEL)
     for drafter in (fast, plain):
         begin(drafter)
     rows = len(PROMPTS)
-    for tree in forest:
-        calls, drafts, expected = fast.calls, fast.propose(tree, draws()), plain.propose(tree, draws())
-        assert fast.calls - calls == tree.max_depth, "one forward pass per level"
-        for draft, other in zip(drafts, expected, strict=True):
-            assert draft.tree == other.tree == tree and torch.equal(draft.tokens, other.tokens)
-        accepted = [a_path(tree, rng) for _ in range(rows)]
-        bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in range(rows)]
-        for drafter in (fast, plain):
-            drafter.commit(accepted, bonus)
+    for shape in shapes_or_rules:
+        calls, drafts, expected = fast.calls, fast.propose(shape, draws()), plain.propose(shape, draws())
+        assert fast.calls - calls == max(fast.levels) <= shape.max_depth, "one forward pass per level"
+        for draft, other, levels in zip(drafts, expected, fast.levels, strict=True):
+            assert draft.tree == other.tree and torch.equal(draft.tokens, other.tokens)
+            assert draft.tree == shape or draft.tree.budget <= shape.budget and draft.tree.max_depth <= levels
+        assert plain.texts == go_on(rng, (fast, plain), drafts, plain.texts)
         assert_cache_is_a_fresh_prefill(fast, plain.texts)
+        assert all(len(tail) <= 2 for tail in fast.tails) or not shape.budget, "only an accepted leaf waits"
         if rows > 1 and rng.random() < 0.4:
             staying = sorted(rng.sample(range(rows), rows - 1))
             rows -= 1
@@ -107,19 +121,6 @@ def assert_cache_is_a_fresh_prefill(drafter, texts):
                 torch.testing.assert_close(getattr(kept, name)[row, :, :length], getattr(new, name)[0, :, :length])
 
 
-def test_only_an_accepted_leaf_waits_with_the_root():
-    drafter = begin(LanguageModelDrafter(MODEL))
-    drafter.propose(shapes.kary(2, 2), draws())  # 0; 1, 2; 3, 4, 5, 6
-    drafter.commit([[], [1], [1, 4], [2]], [7, 8, 9, 10])
-    assert [len(tail) for tail in drafter.tails] == [1, 1, 2, 1]
-    drafter.propose(shapes.star(3), draws())
-    drafter.commit([[1], [], [3], [2]], [7, 8, 9, 10])
-    assert [len(tail) for tail in drafter.tails] == [2, 1, 2, 2]
-    held = [len(prompt) + 1 + accepted + 1 - waiting  # root, accepted nodes and bonus of the first round
-            for prompt, accepted, waiting in zip(PROMPTS, (0, 1, 2, 1), (0, 0, 0, 0))]
-    assert drafter.cache.lengths.tolist() == held
-
-
 @settings(deadline=None, max_examples=20)
 @given(trees(8), st.sampled_from(["iid", "without_replacement"]), SEEDS)
 def test_samples_are_the_oracles_draw_for_draw(tree, proposal, seed):
@@ -136,26 +137,29 @@ def test_samples_are_the_oracles_draw_for_draw(tree, proposal, seed):
         assert torch.equal(draft.tokens, expected.tokens) and torch.equal(draft.counts, expected.counts)
         for node in set(draft.tree.parents[1:].tolist()):
             torch.testing.assert_close(draft.probs[node], expected.probs[node])
-        accepted, bonus = [a_path(draft.tree, rng)], [rng.randrange(1, 20)]
-        for drafter in (fast, plain):
-            drafter.commit(accepted, bonus)
+        go_on(rng, (fast, plain), [draft], plain.texts)
         assert_cache_is_a_fresh_prefill(fast, plain.texts)
 
 
-@pytest.mark.parametrize("proposal", ["iid", "without_replacement"])
-def test_in_a_batch_every_row_is_drawn_from_its_own_distribution(proposal):
+@pytest.mark.parametrize("proposal, shape", [*((proposal, "expansion:3,2,1") for proposal in PROPOSALS),
+                                             ("top_k", "dyspec@9")])
+def test_in_a_batch_every_row_has_its_own_distributions(proposal, shape):
     drafter = begin(LanguageModelDrafter(MODEL, proposal=proposal, temperature=0.7))
-    oracle = PlainDrafter(MODEL)
+    drafter.ask_probs(True)
+    oracle, asked = PlainDrafter(MODEL), growth.shape_or_growth(shape)
     texts = [prompt.tolist() + [root] for prompt, root in zip(PROMPTS, (1, 2, 3, 4))]
     for seed in range(3):
-        drafts = drafter.propose(shapes.expansion([3, 2, 1]), draws(seed))
+        drafts = drafter.propose(asked, draws(seed))
         for text, draft in zip(texts, drafts):
             for node in set(draft.tree.parents[1:].tolist()):
                 path = text + draft.tokens[list(draft.tree.path(node))[1:]].tolist()
                 torch.testing.assert_close(draft.probs[node], warp(oracle.logits(path), 0.7))
+            leaves = draft.tree.leaves.copy()
+            assert shape == "dyspec@9" or not draft.probs[leaves].any(), "leaves draft nothing"
         accepted = [list(draft.tree.paths()[0][1:]) for draft in drafts]
         drafter.commit(accepted, [5, 6, 7, 8])
         texts = texts_after(drafts, accepted, [5, 6, 7, 8], texts)
+    assert begin(LanguageModelDrafter(MODEL)).propose(asked, draws())[0].probs is None
 
 
 def test_repeated_draws_are_one_node_in_the_place_of_the_first():
@@ -191,28 +195,18 @@ def test_equal_scores_go_to_the_lowest_token(scores, count):
     assert filling.top_tokens(table, count).tolist() == expected
 
 
-def test_keep_probs_gives_top_k_drafts_their_probabilities():
-    drafter = begin(LanguageModelDrafter(MODEL, keep_probs=True, temperature=0.5))
-    bare = begin(LanguageModelDrafter(MODEL))
-    shape = shapes.kary(2, 2)
-    proposed = zip(drafter.propose(shape, draws()), bare.propose(shape, draws()), PROMPTS, (1, 2, 3, 4))
-    for draft, plain, prompt, root in proposed:
-        assert torch.equal(draft.tokens, plain.tokens) and plain.probs is None
-        text = prompt.tolist() + [root]
-        torch.testing.assert_close(draft.probs[0], warp(PlainDrafter(MODEL).logits(text), 0.5))
-        assert draft.probs[0].topk(2).indices.tolist() == draft.tokens[1:3].tolist()
-        assert not draft.probs[3:].any(), "leaves draft nothing"
-
-
 def test_a_padded_vocabulary_is_cut_to_the_targets():
     cut = begin(LanguageModelDrafter(first_tokens(MODEL, 10)))
     assert all(draft.tokens[1:].max() < 10 for draft in cut.propose(shapes.kary(3, 2), draws()))
+    narrow = begin(LanguageModelDrafter(first_tokens(MODEL, 3)))
+    assert [draft.tree for draft in narrow.propose(growth.parse("dyspec:1@9"), draws())] == [shapes.star(3)] * 4
 
 
-def test_no_budget_no_forward():
-    drafter = begin(LanguageModelDrafter(MODEL, proposal="iid"))
-    calls = drafter.calls
-    assert [draft.tokens.tolist() for draft in drafter.propose(Tree([-1]), draws())] == [[1], [2], [3], [4]]
+@pytest.mark.parametrize("shape, proposal", [("chain:0", "iid"), ("dyspec@0", "top_k")])
+def test_no_budget_no_forward(shape, proposal):
+    drafter = begin(LanguageModelDrafter(MODEL, proposal=proposal))
+    calls, shape = drafter.calls, growth.shape_or_growth(shape)
+    assert [draft.tokens.tolist() for draft in drafter.propose(shape, draws())] == [[1], [2], [3], [4]]
     drafter.commit([[]] * 4, [5] * 4)
     assert drafter.calls == calls and drafter.tails == [[1, 5], [2, 5], [3, 5], [4, 5]]
 
@@ -227,9 +221,15 @@ def test_what_a_language_model_cannot_draft_is_refused():
         short.start([torch.ones(20, dtype=torch.long)])
     short.start([torch.ones(14, dtype=torch.long)])
     short.commit([[]], [1])
-    assert short.propose(shapes.chain(2), draws()), "leaves are never forwarded: two levels need two positions"
-    with pytest.raises(ValueError, match="17 positions"):
-        short.propose(shapes.chain(3), draws())
+    for fits, deeper in ((shapes.chain(2), shapes.chain(3)), (growth.parse("dyspec:2@4"), growth.parse("dyspec:3@4"))):
+        assert short.propose(fits, draws()), "leaves are never forwarded: two levels need two positions"
+        short.cache.forget()
+        with pytest.raises(ValueError, match="17 positions"):
+            short.propose(deeper, draws())
+    with pytest.raises(ValueError, match="proposal is 'iid'"):
+        begin(LanguageModelDrafter(MODEL, proposal="iid")).propose(growth.parse("dyspec@4"), draws())
+    with pytest.raises(ValueError, match="'ddtree:4@4' grows over one distribution per depth"):
+        begin(LanguageModelDrafter(MODEL)).propose(growth.parse("ddtree@4"), draws())
 
 
 # -------------------------------------------------------------------------------------------------------- look-up
@@ -317,10 +317,7 @@ def test_merged_drafters_stay_with_the_text(forest, seed):
         alone = [oracle.propose(tree, draws()) for oracle in oracles]
         for row, draft in enumerate(drafts):
             assert paths(draft) == set().union(*(paths(own[row]) for own in alone))
-        accepted = [a_path(draft.tree, rng) for draft in drafts]
-        bonus = [rng.randrange(1, small_models.VOCABULARY) for _ in texts]
-        merged.commit(accepted, bonus)
-        texts = texts_after(drafts, accepted, bonus, texts)
+        texts = go_on(rng, [merged], drafts, texts)
         for drafter in merged.drafters:
             assert_cache_is_a_fresh_prefill(drafter, texts)
 
@@ -408,6 +405,31 @@ def test_a_growth_rule_is_followed_or_refused_by_name(spec, rule):
         assert f"'{rule.partition('@')[0]}" in str(refused)
 
 
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
+def test_grown_trees_of_a_ragged_batch_give_the_targets_own_output(rule):
+    trees = []
+    observe = dict(observe=lambda rows, drafts, decided: trees.append([draft.tree for draft in drafts]))
+    drafter = LanguageModelDrafter(small_models.related(MODEL, 1, noise=0.3))
+    done = decode(drafter, shape=rule, **observe)
+    assert done.new_tokens == continuations() and any(found.accepted for found in done.rounds)
+    if not rule.name.startswith("beam"):
+        assert any(len(set(together)) > 1 for together in trees), "rows grow trees of their own"
+
+
+def test_a_rule_is_decoded_by_its_name():
+    named = "dyspec@6"
+    by_name, by_rule = (decode(LanguageModelDrafter(OTHER), shape=shape) for shape in (named, growth.parse(named)))
+    assert by_name.new_tokens == by_rule.new_tokens
+    with pytest.raises(ValueError, match="neither a shape .* nor a growth rule"):
+        decode(LanguageModelDrafter(OTHER), shape="dyspac@6")
+
+
+def test_grown_trees_of_several_models_merge():
+    models = OTHER, small_models.related(MODEL, 5, noise=0.5)
+    done = decode(MergedDrafter([LanguageModelDrafter(model) for model in models]), shape="dyspec@6")
+    assert done.new_tokens == continuations() and max(found.drafted for found in done.rounds) > 6
+
+
 def test_the_oracle_is_accepted_whole_and_random_tokens_hardly_ever():
     best = decode(made("oracle"), shape="chain:5", rows=2)
     assert sorted((found.position, found.accepted) for found in best.rounds) == [(1, 5)] * 4 + [(7, 5)] * 4
@@ -426,7 +448,7 @@ def test_the_registry_names_missing_and_unknown_options():
         make("hydra", PAIR)
     assert make("lookup", PAIR, order="frequent").order == make("lookup:frequent", PAIR).order == "frequent"
     assert make("sam:3", PAIR).shortest == 3 and make("confident:0.25", PAIR).threshold == 0.25
-    assert make("model:iid", PAIR).proposal == "iid" and make("model", PAIR, keep_probs=True).keep_probs
+    assert make("model:iid", PAIR).proposal == "iid" and make("model", PAIR, temperature=0.5).temperature == 0.5
     with pytest.raises(ValueError, match="'lookup' takes no option ordr; it takes longest, order, shortest"):
         make("lookup", PAIR, ordr="frequent")
     with pytest.raises(ValueError, match="proposal is '3'; choose one of top_k, iid"):

@@ -9,7 +9,7 @@ import torch
 from lib.drafters import make
 from lib.drafters.heads import published
 from lib.tests.drafters.test_published_heads import (DRAFTED, LAYOUTS, PROMPTS, TARGET, H, Plain, V, dflash_tensors,
-                                                     is_lossless, numbers, turned, write)
+                                                     is_lossless, numbers, plain_block, turned, write)
 from lib.trees import shapes
 
 EAGLE3, EAGLE3_TENSORS, _ = LAYOUTS["eagle3"]
@@ -155,42 +155,6 @@ def dflash2_tensors():
             "candidate_selector.successor_codebook": 12 * numbers(6, V).T}
 
 
-def plain_dflash2(tensors, text, causal=False, window=None, embedding_scale=1.0):
-    """The states [5, H] of the block after a text, whose last token is its root."""
-    plain = Plain(tensors)
-    context = plain.normed(torch.cat(states_of(text[:-1], [1, 4]), dim=-1) @ plain.given["fc.weight"].T, "hidden_norm")
-    x = TARGET.get_input_embeddings().weight[[text[-1], 7, 7, 7, 7]] * embedding_scale
-    places = torch.arange(len(context) + 5)
-    apart = places[-5:, None] - places
-    sees = (apart < (window or 1000)) & ((apart >= 0) if causal else torch.ones_like(apart, dtype=torch.bool))
-
-    def convolved(name, inner, sublayer):
-        weights = plain.given[f"{name}.kernel_projection.weight"].view(2, 2, 4, H)  # before or after, tap, group
-        out = inner
-        for side in range(2):
-            given = sublayer(out) if side else inner
-            out = torch.zeros(5, H, dtype=torch.float64)
-            for place in range(5):
-                for channel in range(H):
-                    for tap in range(min(2, place + 1)):
-                        kernel = (plain.given[f"{name}.base_kernel"][side, tap, channel]
-                                  + weights[side, tap, channel // 8] @ inner[place])
-                        out[place, channel] += kernel * given[place - tap, channel]
-        return out
-
-    for layer in ("layers.0", "layers.1"):
-        def attention(block):
-            both = torch.cat([context, block])
-            query = turned(plain.normed(plain.heads(block, layer, "q", 4), f"{layer}.self_attn.q_norm"), places[-5:])
-            key = turned(plain.normed(plain.heads(both, layer, "k", 2), f"{layer}.self_attn.k_norm"), places)
-            return plain.attend(query, key, plain.heads(both, layer, "v", 2), sees, layer)
-
-        x = x + convolved(f"{layer}.attention_conv", plain.normed(x, f"{layer}.input_layernorm"), attention)
-        x = x + convolved(f"{layer}.mlp_conv", plain.normed(x, f"{layer}.post_attention_layernorm"),
-                          lambda inner: plain.mlp(inner, layer))
-    return plain.normed(x, "norm")
-
-
 def plain_scores(tensors, state, before, unary=lambda logits: logits):
     """The scores of the four best tokens after a token, by token."""
     given = Plain(tensors).given
@@ -209,7 +173,7 @@ def test_dflash2_drafts_what_its_selector_takes_of_the_convolved_block(told, tmp
     folder = write(tmp_path / "head", "block", config=DFLASH2 | told, tensors=tensors)
     for root in range(3, 9):
         text = [*PROMPTS[1].tolist(), root]
-        states = plain_dflash2(tensors, text, causal=told.get("is_causal", sliding), window=16 if sliding else None)
+        states = plain_block(tensors, text, causal=told.get("is_causal", sliding), window=16 if sliding else None)
         tokens = [root]
         for state in states[1:]:
             scores = plain_scores(tensors, state, tokens[-1])
@@ -234,7 +198,7 @@ def test_dflash2_in_replay_is_what_it_is_live(tmp_path):
     text = torch.tensor([3, 9, 4, 11, 6, 2, 17, 8])
     ranks, probs = drafter.read_ahead(TARGET, [text], [3], 4)
     for row, root in enumerate(range(3, 7)):
-        states = plain_dflash2(tensors, text[: root + 1].tolist())
+        states = plain_block(tensors, text[: root + 1].tolist())
         for ahead in range(min(4, 7 - root)):
             scores = plain_scores(tensors, states[1 + ahead], int(text[root + ahead]))
             total = torch.tensor(list(scores.values())).double().exp().sum()
@@ -249,7 +213,7 @@ def test_scales_of_the_targets_embedding_and_logits_are_the_heads_too(tmp_path):
     scales = {"input_embedding_scale": 3.0, "output_multiplier": 0.7, "final_logit_softcapping": 1.5}
     tensors, text = dflash2_tensors(), [*PROMPTS[1].tolist(), 3]
     config = DFLASH2 | {"dflash_config": DFLASH2["dflash_config"] | scales}
-    states = plain_dflash2(tensors, text, embedding_scale=3.0)
+    states = plain_block(tensors, text, embedding_scale=3.0)
     scores = plain_scores(tensors, states[1], 3, lambda logits: 1.5 * (0.7 * logits / 1.5).tanh())
     folder = write(tmp_path / "head", "block", config=config, tensors=tensors)
     assert proposed("block", folder, text, "star:4") == [3, *sorted(scores, key=scores.get, reverse=True)]
@@ -265,7 +229,7 @@ def test_a_block_with_a_window_drafts_for_texts_within_it(tmp_path):
     head, hidden = drafter.head, TARGET(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
     root = TARGET.get_input_embeddings()(torch.tensor([text[-1:]]))
     states = head.states_along(head.read(hidden), root, torch.tensor([18]))[0, 0]
-    torch.testing.assert_close(states, plain_dflash2(dflash2_tensors(), text, causal=True, window=12)[1:],
+    torch.testing.assert_close(states, plain_block(dflash2_tensors(), text, causal=True, window=12)[1:],
                                atol=1e-5, rtol=1e-5)
 
 

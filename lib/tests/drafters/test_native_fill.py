@@ -75,10 +75,14 @@ def test_one_call_drafts_what_a_call_per_level_drafts(lengths, plan, dtype, know
     assert all(torch.equal(one, other) for one, other in zip(held, kept, strict=True))
 
 
-def test_the_call_counts_as_time_in_a_model():
-    model = drafter(torch.float32)
-    model.start(small_models.prompts(0, [4]))
+def started(model, prompt=4):
+    model.start(small_models.prompts(0, [prompt]))
     model.commit([[]], [5])
+    return model
+
+
+def test_the_call_counts_as_time_in_a_model():
+    model = started(drafter(torch.float32))
     with clocked() as clock:
         model.propose(shapes.chain(2), None)
     assert clock.seconds > 0
@@ -88,19 +92,16 @@ def test_of_equals_the_first_come_first():
     model = drafter(torch.float32)
     with torch.no_grad():  # three kinds of tokens: equal scores 17 and 16 places apart
         model.model.lm_head.weight.copy_(model.model.lm_head.weight[torch.arange(KNOWN) % 3])
-    model.start(small_models.prompts(0, [4]))
-    model.commit([[]], [5])
-    first = model.propose(shapes.independent(40, 1), None)[0].token_list[1:]
+    first = started(model).propose(shapes.independent(40, 1), None)[0].token_list[1:]
     best = {token % 3: place for place, token in reversed(list(enumerate(first)))}  # kind -> where its first one stands
     assert first == sorted(first, key=lambda token: (best[token % 3], token)) and len(best) == 3
 
 
-@pytest.mark.parametrize("setting", [dict(keep_probs=True), dict(proposal="iid")], ids=repr)
-def test_what_needs_probabilities_goes_level_by_level(setting, monkeypatch):
+@pytest.mark.parametrize("proposal", ["top_k", "iid"])
+def test_what_needs_probabilities_goes_level_by_level(proposal, monkeypatch):
     monkeypatch.setattr(ForwardPass, "fill", lambda *given: pytest.fail("a native call gives no probabilities"))
-    model = LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), **setting)
-    model.start(small_models.prompts(0, [4]))
-    model.commit([[]], [5])
+    model = started(LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), proposal=proposal))
+    model.ask_probs(True)
 
     class First:
         def categorical(self, probs, **kwargs):
@@ -109,20 +110,15 @@ def test_what_needs_probabilities_goes_level_by_level(setting, monkeypatch):
     assert model.propose(shapes.chain(2), First())[0].probs is not None
 
 
-def test_a_rank_beyond_the_vocabulary_is_refused():
+def test_a_rank_beyond_the_vocabulary_and_a_tree_that_leaves_the_window_are_refused():
     model = drafter(torch.float32, 3)
     model.start([torch.tensor([1, 2])])
     model.commit([[]], [1])
     with pytest.raises(ValueError, match="rank 3, the drafter knows 3 tokens"):
         model.propose(shapes.independent(4, 1), None)
-
-
-def test_a_tree_that_leaves_the_window_is_refused():
-    model = LanguageModelDrafter(small_models.llama(3, dtype=torch.float32, window=16))
-    model.start(small_models.prompts(0, [10]))
-    model.commit([[]], [5])
+    short = started(LanguageModelDrafter(small_models.llama(3, dtype=torch.float32, window=16)), prompt=10)
     with pytest.raises(ValueError, match="needs 17 positions, its window has 16"):
-        model.propose(shapes.chain(7), None)
+        short.propose(shapes.chain(7), None)
 
 
 # --------------------------------------------------------------------------------------------------------------- heads
@@ -149,7 +145,8 @@ def decoded(name, dtype, shape, natively, seed):
     with pytest.MonkeyPatch.context() as patch:
         if not natively:
             patch.setattr("lib.drafters.eagle.head_fill", lambda *parts: None)
-        done = live.decode(target, drafter, small_models.prompts(seed, (3, 9, 1), KNOWN), shape=shape, max_new_tokens=12)
+        prompts = small_models.prompts(seed, (3, 9, 1), KNOWN)
+        done = live.decode(target, drafter, prompts, shape=shape, max_new_tokens=12)
     assert (drafter.filling is not None) == (natively and type(drafter.output) is torch.nn.Linear)
     return drafts, done.new_tokens, drafter.calls
 

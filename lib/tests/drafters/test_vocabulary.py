@@ -74,8 +74,10 @@ def test_drafts_are_the_oracles(tree, proposal, seed):
 
 def test_grown_trees_are_the_oracles():
     model, rule = reduced(MODEL, KNOWN), growth.parse("dyspec:3@9")
-    fast = begin(LanguageModelDrafter(model, keep_probs=True)).propose(rule, draws())
-    for draft, expected in zip(fast, begin(PlainDrafter(model)).propose(rule, draws()), strict=True):
+    fast = begin(LanguageModelDrafter(model))
+    fast.ask_probs(True)
+    drafts, told = fast.propose(rule, draws()), begin(PlainDrafter(model)).propose(rule, draws())
+    for draft, expected in zip(drafts, told, strict=True):
         assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
         assert float(draft.probs[0][KNOWN].sum()) == pytest.approx(1) and draft.probs.shape[-1] == MODEL.vocab_size
 
@@ -171,12 +173,12 @@ def test_a_number_means_the_targets_own_most_frequent_tokens(tmp_path, monkeypat
 def test_options_are_read_from_a_drafters_name():
     assert parse("early_exit:3:vocabulary=8192") == ("early_exit", {"layers": 3, "vocabulary": 8192})
     assert parse("model:iid:temperature=0.5") == ("model", {"proposal": "iid", "temperature": 0.5})
-    with pytest.raises(ValueError, match="takes no option size; it takes keep_probs, proposal"):
+    with pytest.raises(ValueError, match="takes no option size; it takes proposal"):
         parse("model:size=8192")
     with pytest.raises(ValueError, match="vocabulary is a number"):
         parse("model:vocabulary=all")
-    with pytest.raises(ValueError, match="keep_probs cannot be written in its name; pass it by keyword"):
-        parse("model:keep_probs=True")
+    with pytest.raises(ValueError, match="generator cannot be written in its name; pass it by keyword"):
+        parse("random:generator=3")
 
 
 @pytest.mark.parametrize("tokens", [[], [3, 3], [-1, 2], [24], [[1]]], ids=str)

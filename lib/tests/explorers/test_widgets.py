@@ -177,7 +177,7 @@ def test_a_growth_rule_draws_another_tree_every_round(rounds):
     rounds.shape.value = "dyspec@6"
     assert rounds.message.value == "" and all(step.tree.budget == 6 for step in rounds.steps)
     assert len({tuple(step.tree.parents) for step in rounds.steps}) > 1
-    rounds.shape.value = "eagle2:4@6"
+    rounds.shape.value = "eagle2@6"
     assert "not complete: write it as in" in rounds.message.value
 
 

@@ -19,8 +19,7 @@ from lib.replay import live
 from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
 from lib.tests.decoding.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
-from lib.tests.drafters.test_growing import NAMES as RULE_NAMES
-from lib.tests.drafters.test_growing import RULES
+from lib.tests.drafters.test_drafters import RULES
 from lib.trees import growth, shapes
 
 HEADED = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, what is drafted blindly is accepted at times
@@ -54,7 +53,7 @@ def headed(kind):
     return drafter, Recorded(recorded, prompts)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=RULE_NAMES)
+@pytest.mark.parametrize("rule", RULES, ids=[rule.name for rule in RULES])
 def test_live_rounds_are_the_replayed_ones(rule):
     found, _ = same_rounds(Recorded(RECORDED, PROMPTS), LanguageModelDrafter(DRAFTER), rule)
     assert found.starts.min() == 0 and (found.starts + found.accepted >= 24).any(), "first and last rounds count"

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from lib.trees import Tree, growth, shapes
 from lib.trees.grown_shapes import best_first
-from lib.trees.growth.candidates import Candidates
 from lib.trees.growth.rules import Auto, BestFirst, Costs, Smart
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -300,7 +299,8 @@ def test_what_a_name_leaves_out_has_defaults():
 
 
 @pytest.mark.parametrize("name, message", [("eagle3:4,6@32", "growth rule 'eagle3:4,6' is unknown.*eagle2:4,6@32"),
-                                           ("eagle2:4@32", "'eagle2:4@32' is not complete.*eagle2:4,6@32"),
+                                           ("eagle2@32", "'eagle2@32' is not complete.*eagle2:4,6@32"),
+                                           ("beam:2,3@32", "'beam:2,3@32' is not complete"),
                                            ("dyspec", "'dyspec' is not complete"), ("beam:x@4", "has numbers 'x'"),
                                            ("beam:inf@4", "has numbers 'inf'"),
                                            ("opttree:4,4,nan@4", "has numbers '4,4,nan'"),
@@ -319,10 +319,3 @@ def test_neither_shape_nor_rule():
             growth.shape_or_growth(wrong)
     with pytest.raises(ValueError, match="the costs cover 4 draft nodes, the budget is 8"):
         growth.parse("smart@8", costs=Costs((1.0,) * 5, 0.1))
-
-
-def test_candidates_are_levels():
-    seen = Candidates.root().with_children([0], np.array([[0.6, 0.4]])).with_children([1], np.array([[1.0, 0.0]]))
-    assert seen.newest.tolist() == [3, 4] and seen.reach.tolist() == [1, 0.6, 0.4, 0.6, 0]
-    assert seen.best(3).tolist() == [1, 3, 2], "of equals the shallower first"
-    assert seen.tree(seen.best(2)).tree == Tree.from_choices([(0,), (0, 0)]) and path(seen, 4) == (0, 1)

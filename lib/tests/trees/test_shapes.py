@@ -1,17 +1,13 @@
 """Shapes against their definitions, the two grown ones against brute force and against each other."""
 
-import subprocess
-import sys
 from functools import lru_cache
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lib
 from lib.trees import Tree, shapes
 
 ACCEPTANCE = [0.6, 0.2, 0.08, 0.05, 0.03, 0.02]
@@ -83,21 +79,20 @@ def test_names_stand_for_trees(name, tree):
 
 
 @pytest.mark.parametrize(("name", "message"), [
-    ("chian:5", "'chian:5' is unknown: the families are chain, "), ("chain", "0 parameters instead of 1"),
-    ("chain:x", "parameters 'x': give whole numbers"), ("kary:2", "1 parameters instead of 2"),
-    ("kary:2@x", "budget 'x'"), ("delayed:2,3", "write 'delayed:2,3@16'"), ("delayed:2@9", "1 parameters instead of 2"),
-    ("delayed:2,0@9", "branching is 0"), ("kary@4", "0 parameters instead of 1"),
-    ("chain:3@4", "1 parameters instead of 0"),
-    ("sparse", "needs a budget: write 'sparse@16'"), ("optimal@4", "pass acceptance="),
-    ("kary:0@4", "branching is 0"), ("expansion:2,0,1@9", "branching is 0"), (7, "'7' is unknown"),
-    ("expansion", "instead of one or more"), ("kary:9,9", "has [0-9]+ nodes or more"), ("chain@99999", "99999 nodes"),
+    ("chian:5", "'chian:5' is unknown: the families are chain, "), (7, "'7' is unknown"),
+    ("chain:x", "parameters 'x': give whole numbers"), ("kary:2@x", "budget 'x'"),
+    ("delayed:2,3", "write 'delayed:2,3@16'"), ("sparse", "needs a budget: write 'sparse@16'"),
+    ("optimal@4", "pass acceptance="),
+    *((name, "branching is 0") for name in ("delayed:2,0@9", "kary:0@4", "expansion:2,0,1@9")),
+    *((name, "too few or too many parameters: write") for name in (
+        "chain", "kary:2", "delayed:2@9", "kary@4", "chain:3@4", "expansion", "optimal:1,2@4", "sparse:3@4")),
+    ("kary:9,9", "has [0-9]+ nodes or more"), ("chain@99999", "99999 nodes"),
     *((name, "at most 65536") for name in ("chain:9999999999", "independent:2x9999999999", "kary:2,20000",
                                            "kary:1,9999999999", "comb:3,9999999999", "star:9999999999")),
-    ("optimal:1,2@4", "2 parameters instead of 0 or 1"), ("sparse:3@4", "1 parameters instead of 0"),
 ])
 def test_a_wrong_name_says_how_to_write_it(name, message):
     with pytest.raises(ValueError, match=message):
-        shapes.parse(name)
+        shapes.parse(name, acceptance=ACCEPTANCE if ":" in str(name) else None)
 
 
 @lru_cache
@@ -214,10 +209,3 @@ def test_expected_length_is_what_a_simulated_target_accepts():
 def test_what_is_no_acceptance_is_named(acceptance, message):
     with pytest.raises(ValueError, match=message):
         shapes.optimal(acceptance, 1)
-
-
-def test_shapes_load_neither_growth_nor_drawing():
-    code = "import sys; import lib.trees.shapes; print(*(name for name in sys.modules if name.startswith('lib.trees.')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
-                          cwd=Path(lib.__file__).parents[1])
-    assert set(done.stdout.split()) == {"lib.trees.shapes", "lib.trees.grown_shapes", "lib.trees.tree"}

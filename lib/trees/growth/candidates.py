@@ -77,14 +77,21 @@ class Grown:
 class Growth:
     """The base of growth rules: frozen values without state.
 
-    name: in the form that `growth.parse` reads. budget: the most draft nodes of a tree. max_depth: the most levels, and
-    so forward passes of the drafter. width: the children of an expanded node (fewer if the vocabulary is smaller).
+    family: its name in `registry.RULES`. numbers: the attributes that stand in a rule's name after it.
+    budget: the most draft nodes of a tree. max_depth: the most levels, and so forward passes of the drafter. width: the
+    children of an expanded node (fewer if the vocabulary is smaller).
     """
 
-    name: str
+    family: str
+    numbers: tuple[str, ...]
     budget: int
     max_depth: int
     width: int
+
+    @property
+    def name(self) -> str:
+        """The rule in the form that `growth.parse` reads."""
+        return f"{self.family}:{','.join(f'{getattr(self, number):g}' for number in self.numbers)}@{self.budget}"
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         """int64[]: nodes of the deepest level that get children in the next forward pass, in node order; or none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,6 +13,8 @@ from lib.trees.growth.rules import Auto, Beam, BestFirst, Costs, Eagle2, Fork, O
 from lib.trees.tree import Tree
 
 DEPTH = 16  # the most levels, if a name does not give them
+WHOLE = ("width", "most", "max_depth", "branches")  # numbers of a name that are whole, from 1 on
+OPTIONAL = ("most", "max_depth", "delta")  # numbers that a name may leave out
 AUTO = "auto"  # in place of a budget
 AUTOMATIC = ("dyspec", "eagle2", "opttree", "ddtree", "pctree")  # rules that may have it
 CHAIN, TREE, GROWN = "chain", "static tree", "grown tree"  # what `form_of` gives
@@ -21,43 +22,25 @@ CHAIN, TREE, GROWN = "chain", "static tree", "grown tree"  # what `form_of` give
 
 @dataclass(frozen=True)
 class GrowthFamily:
-    """A family of rules: `build(budget, *numbers)`, the count of numbers that its name takes, an example, a summary.
+    """A family of rules: its class, whose `numbers` stand in a name, an example of its name, and a summary."""
 
-    costs: whether `build` also takes costs=.
-    """
-
-    build: Callable[..., Growth]
-    takes: range
+    rule: type[Growth]
     example: str
     about: str
-    costs: bool = False
-
-
-def _best_first(family: str, about: str) -> GrowthFamily:
-    return GrowthFamily(lambda budget, depth=DEPTH: BestFirst(_depth(depth, budget), budget, family), range(2),
-                        f"{family}@32", about)
 
 
 RULES: dict[str, GrowthFamily] = {
-    "eagle2": GrowthFamily(
-        lambda budget, width, depth: Eagle2(whole_number(width, "width"), _depth(depth, budget), budget),
-        range(2, 3), "eagle2:4,6@32", "best WIDTH of each of DEPTH levels expanded, all reranked (EAGLE-2)"),
-    "opttree": GrowthFamily(
-        lambda budget, most=None, depth=DEPTH, delta=0.0: OptTree(
-            budget if most is None else whole_number(most, "width"), _depth(depth, budget), budget, delta),
-        range(4), "opttree@32 or opttree:32,8,0.1@64",
-        "best WIDTH of each level expanded until a level gains at most DELTA (OPT-Tree)"),
-    "dyspec": _best_first("dyspec", "largest path products, best first (DySpec)"),
-    "beam": GrowthFamily(lambda budget, width: Beam(whole_number(width, "width"), budget), range(1, 2), "beam:4@32",
-                         "best WIDTH paths of each level"),
-    "fork": GrowthFamily(
-        lambda budget, branches, certain, depth=DEPTH: Fork(whole_number(branches, "branches"), certain,
-                                                            _depth(depth, budget), budget),
-        range(2, 4), "fork:2,0.7@8", "a chain that has BRANCHES from the first token below CERTAIN on"),
-    "smart": GrowthFamily(lambda budget, depth=DEPTH, *, costs: Smart(_depth(depth, budget), budget, costs), range(2),
-                          "smart@32", "grown while it makes a round faster (SMART)", costs=True),
-    "ddtree": _best_first("ddtree", "largest products of one distribution per depth (DDTree)"),
-    "pctree": _best_first("pctree", "largest path products of a head whose one pass serves every parent (PCTree)"),
+    "eagle2": GrowthFamily(Eagle2, "eagle2:4,6@32",
+                           "best WIDTH of each of DEPTH levels expanded, all reranked (EAGLE-2)"),
+    "opttree": GrowthFamily(OptTree, "opttree@32 or opttree:32,8,0.1@64",
+                            "best WIDTH of each level expanded until a level gains at most DELTA (OPT-Tree)"),
+    "dyspec": GrowthFamily(BestFirst, "dyspec@32", "largest path products, best first (DySpec)"),
+    "beam": GrowthFamily(Beam, "beam:4@32", "best WIDTH paths of each level"),
+    "fork": GrowthFamily(Fork, "fork:2,0.7@8", "a chain that has BRANCHES from the first token below CERTAIN on"),
+    "smart": GrowthFamily(Smart, "smart@32", "grown while it makes a round faster (SMART)"),
+    "ddtree": GrowthFamily(BestFirst, "ddtree@32", "largest products of one distribution per depth (DDTree)"),
+    "pctree": GrowthFamily(BestFirst, "pctree@32",
+                           "largest path products of a head whose one pass serves every parent (PCTree)"),
 }
 
 
@@ -65,9 +48,9 @@ def parse(rule: str | Growth, *, costs: Costs | None = None) -> Growth:
     """The growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a rule passes through.
 
     "eagle2:WIDTH,DEPTH@N", "opttree:WIDTH,DEPTH,DELTA@N", "dyspec:DEPTH@N", "beam:WIDTH@N",
-    "fork:BRANCHES,CERTAIN,DEPTH@N", "smart:DEPTH@N" (with costs), "ddtree:DEPTH@N", "pctree:DEPTH@N". Numbers that
-    the names of opttree, dyspec, ddtree, pctree, fork and smart omit are WIDTH = N, DEPTH = 16 and DELTA = 0. "@auto"
-    in place of a budget chooses one in each round, up to what the costs cover (see `Auto`).
+    "fork:BRANCHES,CERTAIN,DEPTH@N", "smart:DEPTH@N" (with costs), "ddtree:DEPTH@N", "pctree:DEPTH@N". A DEPTH that a
+    name omits is 16, at most N; opttree's WIDTH is N and its DELTA 0. "@auto" in place of a budget chooses one in each
+    round, up to what the costs cover (see `Auto`).
     ValueError names the part of the name that is wrong.
     """
     if not isinstance(rule, str):
@@ -85,13 +68,20 @@ def parse(rule: str | Growth, *, costs: Costs | None = None) -> Growth:
     if not all(map(math.isfinite, numbers)):
         raise ValueError(f"growth rule {name!r} has numbers {text!r}: write {entry.example!r}")
     automatic = budget == AUTO and family in AUTOMATIC
-    if not automatic and (len(numbers) not in entry.takes or not budget.isdecimal()):
-        raise ValueError(f"growth rule {rule!r} is not complete: write it as in {entry.example!r} ({entry.about})")
-    if (automatic or entry.costs) and costs is None:
+    if (automatic or entry.rule is Smart) and costs is None:
         raise ValueError(f"growth rule {rule!r} needs costs: pass growth.parse(..., costs=), or the rule itself")
     if automatic:
         return Auto(parse(f"{name}@{len(costs.target) - 1}"), costs)
-    return entry.build(int(budget), *numbers, **({"costs": costs} if entry.costs else {}))
+    names, given = entry.rule.numbers, dict(zip(entry.rule.numbers, numbers))
+    if not budget.isdecimal() or len(numbers) > len(names) or {*names} - given.keys() - {*OPTIONAL}:
+        raise ValueError(f"growth rule {rule!r} is not complete: write it as in {entry.example!r} ({entry.about})")
+    nodes = int(budget)
+    fields = {"most": max(1, nodes), "max_depth": DEPTH, "delta": 0.0} | given
+    fields = {name: whole_number(fields[name], name) if name in WHOLE else fields[name] for name in names}
+    if "max_depth" in fields:
+        fields["max_depth"] = min(fields["max_depth"], nodes)
+    more = {"family": family} if entry.rule is BestFirst else {"costs": costs} if entry.rule is Smart else {}
+    return entry.rule(budget=nodes, **fields, **more)
 
 
 def at_budget(name: str, budget: int, *, costs: Costs | None = None) -> Growth:
@@ -125,7 +115,3 @@ def form_of(name: str) -> str:
 def _static(name: str) -> Tree:
     """One object per name, so that values cached for a tree are found without comparing trees."""
     return shapes.parse(name)
-
-
-def _depth(number: float, budget: int) -> int:
-    return min(whole_number(number, "depth"), budget)

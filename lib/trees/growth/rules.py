@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,17 +32,11 @@ class BestFirst(Growth):
     better candidates have to be expanded, and growth ends when none of the newest level is among the best.
     """
 
+    numbers: ClassVar = ("max_depth",)
+    width = property(attrgetter("budget"))
     max_depth: int
     budget: int
     family: str = "dyspec"
-
-    @property
-    def name(self) -> str:
-        return f"{self.family}:{self.max_depth}@{self.budget}"
-
-    @property
-    def width(self) -> int:
-        return self.budget
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         """The nodes of the newest level that may still have a child in the tree."""
@@ -58,15 +54,14 @@ class Eagle2(Growth):
     If there are few candidates (width + (depth - 1) width^2), the tree is smaller than its budget.
     """
 
+    family: ClassVar = "eagle2"
+    numbers: ClassVar = ("width", "max_depth")
     width: int
     max_depth: int
     budget: int
 
-    @property
-    def name(self) -> str:
-        return f"eagle2:{self.width},{self.max_depth}@{self.budget}"
-
     def expand(self, candidates: Candidates) -> np.ndarray:
+        """The best nodes of the newest level."""
         return candidates.best_of(candidates.newest, self.width)
 
 
@@ -79,6 +74,9 @@ class OptTree(Growth):
     then the best-first tree (see `BestFirst`), with wider levels.
     """
 
+    family: ClassVar = "opttree"
+    numbers: ClassVar = ("most", "max_depth", "delta")
+    width = property(attrgetter("budget"))
     most: int
     max_depth: int
     budget: int
@@ -86,12 +84,8 @@ class OptTree(Growth):
 
     @property
     def name(self) -> str:
-        delta = f",{self.delta:g}" if self.delta else ""
-        return f"opttree:{self.most},{self.max_depth}{delta}@{self.budget}"
-
-    @property
-    def width(self) -> int:
-        return self.budget
+        """As for any rule; a delta of 0 is left out."""
+        return super().name.replace(",0@", "@")
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         """The best nodes of the level, unless the level gained too little."""
@@ -108,6 +102,8 @@ class Beam(Growth):
     nodes a level has.
     """
 
+    family: ClassVar = "beam"
+    numbers: ClassVar = ("width",)
     width: int
     budget: int
     max_depth: int = None
@@ -116,11 +112,8 @@ class Beam(Growth):
         levels = -(-self.budget // self.width)
         object.__setattr__(self, "max_depth", levels if self.max_depth is None else self.max_depth)
 
-    @property
-    def name(self) -> str:
-        return f"beam:{self.width}@{self.budget}"
-
     def expand(self, candidates: Candidates) -> np.ndarray:
+        """The best nodes of the newest level."""
         return candidates.best_of(candidates.newest, self.width)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
@@ -139,21 +132,16 @@ class Fork(Growth):
     of `certain`. The first that has less stands beside its best siblings, `branches` nodes in all, and favourites
     continue each of them until the budget is used.
 
-    Delayed expansion (arXiv 2602.16994) branches behind a path of a given length: the static shape "delayed:2,3@N".
+    Delayed expansion (arXiv 2602.16994) branches after a path of a given length: the static shape "delayed:2,3@N".
     """
 
+    family: ClassVar = "fork"
+    numbers: ClassVar = ("branches", "certain", "max_depth")
+    width = property(attrgetter("branches"))
     branches: int
     certain: float
     max_depth: int
     budget: int
-
-    @property
-    def name(self) -> str:
-        return f"fork:{self.branches},{self.certain:g},{self.max_depth}@{self.budget}"
-
-    @property
-    def width(self) -> int:
-        return self.branches
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         """The newest level's nodes that continue, as many as the budget has children left for."""
@@ -161,6 +149,7 @@ class Fork(Growth):
         return candidates.best_of(levels[-1], max(0, self.budget - sum(map(len, levels))))
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """The levels that continue; of the last one the best nodes, as many as the budget has room for."""
         *above, last = self._levels(candidates) or [NOTHING]
         return np.concatenate([*above, candidates.best_of(last, self.budget - sum(map(len, above)))])
 
@@ -225,6 +214,9 @@ class Smart(Growth):
     child of its own reach, and the level is drafted for those nodes that, best first, make the round faster.
     """
 
+    family: ClassVar = "smart"
+    numbers: ClassVar = ("max_depth",)
+    width = property(attrgetter("budget"))
     max_depth: int
     budget: int
     costs: Costs
@@ -232,21 +224,13 @@ class Smart(Growth):
     def __post_init__(self):
         self.costs.check_covers(self.budget)
 
-    @property
-    def name(self) -> str:
-        return f"smart:{self.max_depth}@{self.budget}"
-
-    @property
-    def width(self) -> int:
-        return self.budget
-
     def expand(self, candidates: Candidates) -> np.ndarray:
         """The best nodes of the newest level, if another level is expected to make the round faster."""
-        kept, levels = self.keep(candidates), int(candidates.depth[-1])
-        tokens = 1 + candidates.reach[kept].sum()
-        present = tokens / (levels * self.costs.draft + self.costs.target[len(kept)])
-        growing = kept[kept >= candidates.newest[0]][: self.budget - len(kept)]
-        count, speed = self.costs.best_prefix(candidates.reach[growing], len(kept), tokens, levels + 1)
+        nodes, levels = self.keep(candidates), int(candidates.depth[-1])
+        tokens = 1 + candidates.reach[nodes].sum()
+        present = tokens / (levels * self.costs.draft + self.costs.target[len(nodes)])
+        growing = nodes[nodes >= candidates.newest[0]][: self.budget - len(nodes)]
+        count, speed = self.costs.best_prefix(candidates.reach[growing], len(nodes), tokens, levels + 1)
         return np.sort(growing[:count]) if speed > present else growing[:0]
 
     def keep(self, candidates: Candidates) -> np.ndarray:
@@ -266,6 +250,9 @@ class Auto(Growth):
     the width of its largest tree: costs are those of the batch.
     """
 
+    budget = property(attrgetter("rule.budget"))
+    max_depth = property(attrgetter("rule.max_depth"))
+    width = property(attrgetter("rule.width"))
     rule: Growth
     costs: Costs
 
@@ -274,21 +261,11 @@ class Auto(Growth):
 
     @property
     def name(self) -> str:
+        """The rule's name with "auto" in the place of its budget."""
         return f"{self.rule.name.partition('@')[0]}@auto"
 
-    @property
-    def budget(self) -> int:
-        return self.rule.budget
-
-    @property
-    def max_depth(self) -> int:
-        return self.rule.max_depth
-
-    @property
-    def width(self) -> int:
-        return self.rule.width
-
     def at_most(self, depth: int) -> Auto:
+        """The same, of the rule with trees of at most `depth` levels."""
         return replace(self, rule=self.rule.at_most(depth))
 
     def expand(self, candidates: Candidates) -> np.ndarray:
@@ -302,6 +279,7 @@ class Auto(Growth):
         return nodes if self.costs.best_prefix(hoped, 0, 1.0, levels + 1)[1] > speed else NOTHING
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """As `keep_all`, of one row."""
         return self.keep_all([candidates])[0]
 
     def keep_all(self, rows: Sequence[Candidates]) -> list[np.ndarray]:
