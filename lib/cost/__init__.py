@@ -12,7 +12,7 @@ from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(
     __name__,
-    calibration=("LEVELS", "calibrate", "check_shapes", "dtype_of", "usual_prefix"),
+    calibration=("LEVELS", "calibrate", "check_shapes", "usual_prefix"),
     candidates=("Limits",),
     recommending=("Found", "recommend"),
     recommendation=("ForBatch", "Recommendation"),

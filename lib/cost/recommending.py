@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 from lib.cost import candidates, ways
-from lib.cost.calibration import LEVELS, calibrate, dtype_of, falling, full_rounds, usual_prefix
+from lib.cost.calibration import LEVELS, calibrate, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Limits
 from lib.cost.racing import SHARES, Contest, Record, Task, judge, race
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Recommendation, with_schedule
@@ -108,7 +108,7 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
     made = Recommendation(
         target=task.pair.target_name,
         draft_models=[pair.drafter_name for pair in pairs if pair.draft_model is not None],
-        drafters=[entrant.name for entrant in task.entrants], dtype=dtype_of(task.pair), device=machine["device"],
+        drafters=[entrant.name for entrant in task.entrants], dtype=task.pair.dtype, device=machine["device"],
         processor=processor.title(machine), threads=machine["threads"], versions=provenance.versions(),
         new_tokens=new_tokens, choosing=len(choosing.ids), judging=len(known.judging.ids), looping=known.looping,
         by_batch=with_schedule(by_batch), warnings=task.warnings)

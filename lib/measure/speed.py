@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lib import cost
 from lib.cost import llama_cpp, recommendation
-from lib.cost.calibration import dtype_of, rows_of_text
+from lib.cost.calibration import rows_of_text
 from lib.cost.candidates import Limits
 from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import NO_DRAFTER, Recommendation
@@ -132,8 +132,7 @@ def recommended(store: Store, pair, batches: Sequence[int], make_anew: Callable[
     path = store.folder / recommendation.FILE
     if path.exists():
         made = recommendation.load(path)
-        wanted = (pair.target_name, dtype_of(pair))
-        if (made.target, made.dtype) == wanted and {own.batch for own in made.by_batch} >= set(batches):
+        if (made.target, made.dtype) == (pair.target_name, pair.dtype) and {own.batch for own in made.by_batch} >= set(batches):
             return made
     return make_anew()
 
@@ -215,12 +214,12 @@ def race(table: Table, pair, alternatives: Sequence[Alternative], prompts, *, ba
     Alternatives are interleaved on each group, in shuffled order, after one untimed run each. Other programs' ways,
     which are slow, have one repeat. An interrupt loses the current run alone.
     """
-    fitting, dtype = [way for way in alternatives if way.batched or batch == 1], dtype_of(pair)
+    fitting = [way for way in alternatives if way.batched or batch == 1]
     texts: dict[str, list[list[int]]] = {}
     todo = [(repeat, *group, fitting[at]) for repeat in range(repeats) for group in groups(prompts, batch)
             for at in torch.randperm(len(fitting), generator=generator).tolist()
             if not (repeat and fitting[at].name in THEIRS)
-            and (pair.name, dtype, batch, fitting[at].name, group[0], repeat) not in table.keys()]
+            and (pair.name, pair.dtype, batch, fitting[at].name, group[0], repeat) not in table.keys()]
     for way in {way.name: way for *_, way in todo}.values():
         way.run(todo[0][3])
     for repeat, name, kind, group, way in todo:
@@ -231,7 +230,7 @@ def race(table: Table, pair, alternatives: Sequence[Alternative], prompts, *, ba
         done = way.run(group)
         synchronise(pair.target.device)
         end = time.perf_counter()
-        table.append(pair=pair.name, dtype=dtype, batch=batch, alternative=way.name, drafter=way.drafter,
+        table.append(pair=pair.name, dtype=pair.dtype, batch=batch, alternative=way.name, drafter=way.drafter,
                      shape=way.shape, prompt=name, kind=kind, repeat=repeat, **counted(done, start, end),
                      same=done.tokens == texts[name])
 
@@ -270,7 +269,7 @@ def sampled(pair, prompts, drafting: Sequence[tuple[str, str, str | Tree | Growt
             for turn in torch.randperm(repeats * len(ways), generator=generator).tolist():
                 way, start = ways[turn % len(ways)], time.perf_counter()
                 counts = counted(way.run([ids]), start, time.perf_counter())
-                rows.append(dict(pair=pair.name, dtype=dtype_of(pair), batch=1, temperature=temperature, rule=RULE,
+                rows.append(dict(pair=pair.name, dtype=pair.dtype, batch=1, temperature=temperature, rule=RULE,
                                  alternative=way.name, drafter=way.drafter, shape=way.shape, prompt=prompt, kind=kind,
                                  repeat=turn // len(ways), **counts))
     return pd.DataFrame(rows)
