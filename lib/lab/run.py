@@ -19,14 +19,14 @@ from typing import Callable, Iterable, Iterator, Mapping
 import nbformat
 
 from lib.lab import atomic_file, execute, provenance
-from lib.lab.plan import REPORT, RUN_DIR, Layout, Plan, Stage, StageFailed, UsageError, defaults_of
+from lib.lab.plan import REPORT, RUN_DIR, Layout, RunPlan, Stage, StageFailed, UsageError, defaults_of
 
 FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings -->"  # the lines around them in README.md
 LARGE = 100_000  # bytes, from which a committed table is compressed
 Say = Callable[[str], None]
 
 
-def carry_out(plan: Plan, say: Say, facts: Callable[[Stage], Mapping] = lambda stage: {}) -> Path | None:
+def carry_out(plan: RunPlan, say: Say, facts: Callable[[Stage], Mapping] = lambda stage: {}) -> Path | None:
     """Run a plan's unfinished stages; returns the report's path, None without a report.
 
     facts: what the record of a finished stage holds besides. UsageError before anything has run; StageFailed where a
@@ -100,7 +100,7 @@ def render(layout: Layout, folder: Path, say: Say, reference: bool = False) -> P
     return folder / "report.html"
 
 
-def resuming(plan: Plan) -> list[str]:
+def resuming(plan: RunPlan) -> list[str]:
     """The command that resumes a stopped run: the same one, but with --from at the first unfinished stage."""
     words, recorded = ["./run_notebooks.sh", *plan.command], load(plan.folder)["stages"]
     first = next((stage.name for stage in plan.stages if stage.name not in recorded), None)
@@ -109,7 +109,7 @@ def resuming(plan: Plan) -> list[str]:
     return words
 
 
-def announce(plan: Plan, done: set[str], recorded: Mapping[str, Mapping], say: Say) -> None:
+def announce(plan: RunPlan, done: set[str], recorded: Mapping[str, Mapping], say: Say) -> None:
     """Say which stages will run, and about how long they take."""
     left = [stage.seconds for stage in plan.stages if stage.name not in done]
     estimates = [seconds for seconds in left if seconds is not None]
@@ -177,7 +177,7 @@ def save(folder: Path, record: Mapping) -> None:
     atomic_file.replace(folder / "run.json", (json.dumps(record, indent=2, default=str) + "\n").encode())
 
 
-def about(plan: Plan, before: Mapping) -> dict[str, object]:
+def about(plan: RunPlan, before: Mapping) -> dict[str, object]:
     """The record with which a command begins: the earlier one, and what holds now."""
     import torch
 
@@ -194,7 +194,7 @@ def about(plan: Plan, before: Mapping) -> dict[str, object]:
     }
 
 
-def fingerprints(plan: Plan, record: Mapping) -> dict[str, str]:
+def fingerprints(plan: RunPlan, record: Mapping) -> dict[str, str]:
     """The fingerprint of each stage of the plan: of its notebook's cells, lib's code, parameters, models, prompts,
     versions, machine, and the fingerprints of the stages before it (all, or those that the notebook's metadata lists as
     `upstream`).
@@ -221,7 +221,7 @@ def _named_files(stage: Stage, notebooks: Path) -> dict[str, str]:
             if "/" in name and (notebooks / name).exists()}
 
 
-def finished(plan: Plan, record: Mapping, wanted: Mapping[str, str]) -> set[str]:
+def finished(plan: RunPlan, record: Mapping, wanted: Mapping[str, str]) -> set[str]:
     """The stages that need not run: those before --from, or without it those that finished with this fingerprint and
     whose notebook and tables are still as they left them.
     """

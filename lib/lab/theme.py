@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
 from PIL import Image
@@ -112,10 +111,8 @@ def use_theme() -> None:
         "svg.fonttype": "none"})  # text stays text: a third of the bytes, and searchable
 
 
-def save(figure: Figure, run_dir: str, name: str) -> None:
-    """Writes a figure as run_dir/figures/NAME.png and .svg; nothing without a run (run_dir == "")."""
-    if not run_dir:
-        return
+def save(figure: Figure, run_dir: str | Path, name: str) -> None:
+    """Writes a figure as run_dir/figures/NAME.png and .svg."""
     folder = Path(run_dir) / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
@@ -140,11 +137,6 @@ def with_palette(png: bytes) -> bytes:
     file = io.BytesIO()
     small.save(file, "png", optimize=True)
     return file.getvalue()
-
-
-def close(figure: Figure) -> None:
-    """Frees a figure that will not be shown again."""
-    plt.close(figure)
 
 
 def _family(name: str) -> str:

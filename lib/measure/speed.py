@@ -132,7 +132,8 @@ def recommended(store: Store, pair, batches: Sequence[int], make_anew: Callable[
     path = store.folder / recommendation.FILE
     if path.exists():
         made = recommendation.load(path)
-        if (made.target, made.dtype) == (pair.target_name, pair.dtype) and {own.batch for own in made.by_batch} >= set(batches):
+        fits = (made.target, made.dtype) == (pair.target_name, pair.dtype)
+        if fits and {choice.batch for choice in made.by_batch} >= set(batches):
             return made
     return make_anew()
 

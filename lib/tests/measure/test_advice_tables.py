@@ -163,7 +163,7 @@ def test_a_step_that_takes_far_longer_than_its_weights_is_launch_bound(found):  
         assert set(rows.loc[rows["hardware"] == advice.HERE, "source"]) == {advice.MEASURED}, "of unknown bandwidth"
 
 
-def test_what_was_timed_of_a_tree_and_a_chain_is_their_ratio_by_prompt(found):  # noqa: F811
+def test_what_was_timed_of_a_tree_and_a_chain_is_their_ratio_by_prompt(found, tmp_path):  # noqa: F811
     """In turns on the same prompts: the mean ratio by prompt, and the number of prompts."""
     rates = {"lookup, chain:2": [2.0, 8.0, 5.0], "lookup, chain:3": [1.0, 1.0, 1.0], "plain decoding": [1.0, 1.0, 1.0],
              "lookup, kary:2@6": [1.0, 4.0, 5.0], "model, chain:1": [9.0, 9.0, 9.0]}
@@ -175,7 +175,7 @@ def test_what_was_timed_of_a_tree_and_a_chain_is_their_ratio_by_prompt(found):  
     other = advice.Machine("another", made, cost.CostTable(found.costs))
     here = dataclasses.replace(found, timed=timed, recommendation=told())
     ratios = advice.ratios(here, [other], np.random.default_rng(0))
-    tables.Table("", "advice_ratios", "mark").extend(ratios)
+    tables.write(tmp_path, "advice_ratios", ratios, "mark")
     first, second = ratios.to_dict("records")
     assert (first["hardware"], first["part"], first["n_prompts"]) == (advice.HERE, "choosing", 2)
     assert (first["tree"], first["chain"]) == ("lookup, kary:2@6", "lookup, chain:2")
@@ -196,7 +196,7 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     with pytest.raises(ValueError, match="a run on a processor, AVX2 as another one"):
         advice.of_runs([str(tmp_path)] * 2, "t")
     listed = advice.machines_table(advice.of_runs([str(tmp_path)], "t"))
-    tables.Table("", "advice_machines", "mark").extend(listed)
+    tables.write(tmp_path, "advice_machines", listed, "mark")
     assert listed["machine"].eq("a processor, AVX2").all() and listed["batch"].tolist() == [1, 2]
     assert listed["measured"].tolist() == [own.speedup.value for own in found.recommendation.by_batch]
 

@@ -9,7 +9,7 @@ import pytest
 from lib.cost import formulas
 from lib.cost.recommending import RULER
 from lib.cost.round_cost import CostTable, Curve, RoundCost
-from lib.lab.tables import Table
+from lib.lab.tables import write
 from lib.measure import sources
 from lib.tests.cost import test_cost
 from lib.tests.measure.test_advice_tables import told
@@ -48,9 +48,9 @@ def rows():
     return measured({"lookup": LOOKING, "d": MODEL}).grid(np.random.default_rng(0))
 
 
-def test_chains_of_the_weblogs_lengths_stand_beside_its_table(rows):
+def test_chains_of_the_weblogs_lengths_stand_beside_its_table(rows, tmp_path):
     """Calls saved are 1 - rounds / tokens; a chain of 3 costs its draft and its check, or a plain round without one."""
-    Table("", "source_grid", "mark").extend(rows)
+    write(tmp_path, "source_grid", rows, "mark")
     own = rows[(rows["grid"] == sources.LENGTH) & (rows["drafter"] != "")].set_index(["drafter", "row"])
     assert len(own) == 2 * 4 and set(own["shape"]) == {f"chain:{length}" for length in formulas.CLAIMS["length"]}
     row = own.loc[("d", "chain:3")]

@@ -128,7 +128,7 @@ def test_seconds_after_a_prefill_whose_end_is_known_are_those_of_the_rounds():
     assert np.isnan(unknown["round_seconds"]) and unknown["seconds"] == 4.0
 
 
-def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair):
+def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair, tmp_path):
     own = ways.ours(pair, NoDrafter(), "chain:0", 8)
     monkeypatch.setattr(speed.llama_cpp, "file_of", lambda name: Path(__file__))
     monkeypatch.setattr(speed.llama_cpp, "llama", lambda *given: lambda prompts: ways.Continued(
@@ -138,11 +138,11 @@ def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair):
     stored = rows[rows["alternative"] == LLAMA]
     assert len(stored) == 4 and stored["rounds"].isna().all() and stored["agreeing"].eq(8).all()
     assert stored["target_weights"].eq(Path(__file__).stat().st_size).all()
-    tables.Table("", "formats", "mark").extend(rows)
+    tables.write(tmp_path, "formats", rows, "mark")
 
 
 def test_the_runs_own_recommendation_is_taken_and_another_is_made_where_it_does_not_fit(pair, tmp_path):
-    store, own = Store(tmp_path, "mark"), dict(dtype=calibration.dtype_of(pair))
+    store, own = Store(tmp_path, "mark"), dict(dtype=pair.dtype)
     made, other = replace(told(), **own), replace(told(batch=4), **own)
     assert speed.recommended(store, pair, [1], lambda: other) is other
     made.save(tmp_path / FILE)
@@ -190,11 +190,11 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
             assert own["agreeing"].tolist() == wanted
 
 
-def test_sampled_texts_are_timed_in_turns_and_compared_with_the_plain_loop(pair):
+def test_sampled_texts_are_timed_in_turns_and_compared_with_the_plain_loop(pair, tmp_path):
     shape = shapes.parse("kary:2@6")
     rows = speed.sampled(pair, ASKED, [("model", "kary:2@6", shape), ("lookup", "chain:2", "chain:2")], [0.5, 1.0],
                          new_tokens=8, repeats=2, seed=0, generator=torch.Generator().manual_seed(0))
-    tables.Table("", "sampled", "mark").extend(rows)
+    tables.write(tmp_path, "sampled", rows, "mark")
     assert rows.groupby(["temperature", "alternative", "prompt"]).size().tolist() == [2] * (2 * 3 * 4)
     assert rows["tokens"].eq(8).all() and rows.loc[rows["alternative"] == PLAIN, "accepted"].eq(0).all()
     assert rows["accepted"].sum() > 0
@@ -214,11 +214,11 @@ def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.0], ids=["time", "a stall"])
-def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(monkeypatch, pair, seconds):
+def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(monkeypatch, pair, seconds, tmp_path):
     """Each timed call sees the same prefix, and each pass is timed, even where the machine stood still meanwhile."""
     monkeypatch.setattr(speed.llama_cpp, "file_of", lambda name: None)
     found = speed.passes("t/d", {("float32", "none"): pair}, PROMPTS, prefix=5, seconds=seconds,
                          generator=torch.Generator().manual_seed(0))
     assert found["nodes"].tolist() == list(speed.NODES) and found["engine"].eq("loop").all()
     assert found["median_ms"].gt(0).all()
-    tables.Table("", "format_costs", "mark").extend(found)
+    tables.write(tmp_path, "format_costs", found, "mark")
