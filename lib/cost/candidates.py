@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from lib.cost.engines import is_chain
 from lib.cost.judging import log_tokens
 from lib.cost.round_cost import RoundCost, before_steps, widths
 from lib.cost.ways import ours
@@ -111,7 +112,7 @@ class Candidate:
     @property
     def is_chain(self) -> bool:
         """Whether the shape is a path of favourites."""
-        return isinstance(self.shape, Tree) and self.shape.max_depth == self.shape.budget and not self.shape.rank.any()
+        return is_chain(self.shape)
 
     @property
     def branches(self) -> bool:

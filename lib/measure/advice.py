@@ -12,12 +12,13 @@ import torch
 
 from lib import cost
 from lib.cost import formats as number_formats
-from lib.cost import formulas, recommendation, roofline
+from lib.cost import recommendation, roofline
 from lib.cost.candidates import Candidate, Limits
 from lib.cost.judging import measured
 from lib.cost.recommendation import ONE, PLAIN, Recommendation
 from lib.cost.recommending import PREFIX, RULER, Found, row
 from lib.cost.round_cost import CostTable, RoundCost
+from lib.drafters.adaptive import tokens_of_chains
 from lib.drafters.heads.store import made_for
 from lib.drafters.registry import parse
 from lib.forward.load import dtypes_of
@@ -31,7 +32,7 @@ from lib.trees.tree import Tree
 NOTEBOOK = "06_advice"
 HERE = "this machine"
 MEASURED, LAUNCHES, COMPUTED = "measured", "launch-bound", "computed"  # how the costs of a hardware are known
-REPLAY, LEVIATHAN, BLOG = "replay and measured costs", formulas.LEVIATHAN, "source blog's table"
+REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
 MOST = 64  # nodes of a tree that is compared with a chain, and of a check that is nearly free
 ANY = 0  # in place of a budget: trees of every size
@@ -150,12 +151,23 @@ def beside_formulas(candidates: pd.DataFrame, drafters: Sequence[str]) -> pd.Dat
     alphas = chains[chains["budget"] == 1].set_index("batch")["tokens"] - 1
     for chain in chains.to_dict("records"):
         alpha, length = alphas[chain["batch"]], chain["budget"]
-        by_source = {REPLAY: chain["speedup"], BLOG: formulas.blog_speedup(length),
-                     LEVIATHAN: formulas.leviathan_speedup(alpha, length, chain["level"])}
+        blog = np.interp(length, sources.CLAIMS["length"], sources.CLAIMS["speedup"], left=np.nan, right=np.nan)
+        by_source = {REPLAY: chain["speedup"], BLOG: float(blog),
+                     LEVIATHAN: leviathan_speedup(alpha, length, chain["level"])}
         rows += [{name: chain[name] for name in ("target", "dtype", "drafter", "batch")} | dict(
             length=length, by=source, speedup=value, alpha=alpha, cost=chain["level"])
             for source, value in by_source.items()]
     return pd.DataFrame(rows)
+
+
+def leviathan_speedup(alpha: float, length: int, cost: float) -> float:
+    """Walltime factor of a chain by Leviathan et al. 2023: its expected tokens per round, (1 - alpha^(length + 1)) /
+    (1 - alpha) (eq. 1), over length * cost + 1 (theorem 3.8). Checking any number of tokens is taken to cost one step.
+
+    alpha: the chance that a token is accepted, taken to be the same everywhere and independent of the tokens before.
+    cost: seconds of a drafter's step over a target's step.
+    """
+    return tokens_of_chains(alpha, length)[-1] / (length * cost + 1)
 
 
 # ------------------------------------------------------------------------------------------------------ other machines

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 import lib.cost.served as from_logs
-from lib.cost.candidates import Candidate, Entrant, Limits
+from lib.cost.candidates import Candidate, Entrant, Limits, static
 from lib.cost.recommendation import with_schedule
 from lib.cost.roofline import HARDWARE
 from lib.cost.round_cost import RoundCost
@@ -25,6 +25,7 @@ from lib.models.load import Served
 from lib.models.registry import sources
 from lib.replay import acceptance, endpoint, log_lines, logs
 from lib.replay.logs import Texts
+from lib.replay.simulated import Recorded
 
 EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
 AS_LOGGED = -1.0  # in the place of a temperature
@@ -149,11 +150,13 @@ def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dic
     return {batch: {name: known[batch] for name in ("", *target.drafters)} for batch in batches}
 
 
-def replayed(found: Sequence[Entrant], texts: Texts, temperature: float, limits: Limits) -> list[Candidate]:
+def replayed(competing: Sequence[Entrant], texts: Texts, temperature: float, limits: Limits) -> list[Candidate]:
     """Every drafter with its static trees, replayed on the logged answers."""
-    models = {one.name: one.drafter.model for one in found if isinstance(one.drafter, LanguageModelDrafter)}
+    models = {entrant.name: entrant.drafter.model for entrant in competing
+              if isinstance(entrant.drafter, LanguageModelDrafter)}
     trace = logs.trace_of(texts, models, about={"protocol": acceptance.CONTINUATION}, temperature=temperature)
-    return from_logs.candidates(found, trace, texts, limits)
+    recorded = Recorded(trace, texts.prompts)
+    return [candidate for entrant in competing for candidate in static(entrant, recorded, limits)]
 
 
 def predicted(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, RoundCost]],

@@ -1,4 +1,4 @@
-"""Costs: monotone curves against brute force, what calibration recovers, formulas."""
+"""Costs: monotone curves against brute force, what calibration recovers."""
 
 import itertools
 from dataclasses import replace
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from lib import cost
-from lib.cost import calibration, formulas, round_cost
+from lib.cost import calibration, round_cost
 from lib.decoding import generate
 from lib.drafters.controls import RandomDrafter
 from lib.drafters.language_model import LanguageModelDrafter
@@ -99,8 +99,9 @@ def pair_of(target, draft_model):
 def calibrated(took, batch, **settings):
     target = small_models.llama(0)
     ruler = RandomDrafter(target.config.vocab_size, torch.Generator().manual_seed(0))
-    return cost.calibrate(pair_of(target, None), small_models.prompts(0, [30, 40]), batches=[batch], prefix=20, drafter=ruler,
-                          generator=torch.Generator().manual_seed(0), generate=on_clock(took), **settings)
+    return cost.calibrate(pair_of(target, None), small_models.prompts(0, [30, 40]), batches=[batch], prefix=20,
+                          drafter=ruler, generator=torch.Generator().manual_seed(0), generate=on_clock(took),
+                          **settings)
 
 
 @pytest.mark.parametrize(("batch", "most"), [(1, 40), (4, 12)])
@@ -269,18 +270,3 @@ def test_only_rounds_of_the_whole_batch_count():
     done = generate(target, LanguageModelDrafter(small_models.related(target, 1, 0.5)), ids, shape="chain:3",
                     max_new_tokens=14, observe=lambda alive, *_: running.append(len(alive)))
     assert len(calibration.full_rounds(done.rounds, 3)) == sum(rows == 3 for rows in running)
-
-
-# ------------------------------------------------------------------------------------------------------------ formulas
-
-
-@settings(deadline=None)
-@given(st.floats(0, 1), st.integers(0, 12))
-def test_leviathans_tokens_are_the_mean_of_a_capped_geometric_law(alpha, length):
-    mean = sum((a + 1) * alpha**a * (1 - alpha) for a in range(length)) + (length + 1) * alpha**length
-    assert formulas.leviathan_tokens(alpha, length) == pytest.approx(mean)
-    assert formulas.leviathan_speedup(alpha, length, 0) == pytest.approx(mean)
-
-
-def test_the_source_blogs_speedup_is_linear_between_its_rows():
-    assert formulas.blog_speedup(4) == pytest.approx(1.95) and np.isnan(formulas.blog_speedup(13))

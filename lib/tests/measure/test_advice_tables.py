@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lib import cost
 from lib.cost import formats as number_formats
-from lib.cost import formulas, recommendation, roofline
+from lib.cost import recommendation, roofline
 from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.cost.recommending import RULER
 from lib.lab import processor, tables
@@ -71,10 +73,17 @@ def test_formulas_stand_beside_replay(found):  # noqa: F811
     rows = advice.beside_formulas(found.candidates, ["none such", "model"])
     said, own = rows.set_index(["batch", "by", "length"])["speedup"], rows.iloc[0]
     assert said[1, advice.LEVIATHAN, 1] == pytest.approx((1 + own["alpha"]) / (1 + own["cost"]))
-    assert np.isnan(said[1, advice.BLOG, 1]) and said[1, advice.BLOG, 3] == formulas.blog_speedup(3)
+    assert np.isnan(said[1, advice.BLOG, 1]) and said[1, advice.BLOG, 3] == 1.8
     chain = found.candidates.query("batch == 1 and drafter == 'model' and shape == 'chain:2'").iloc[0]
     assert said[1, advice.REPLAY, 2] == chain["speedup"]
     assert advice.beside_formulas(found.candidates, ["none such"]).empty
+
+
+@given(st.floats(0, 1), st.integers(0, 12))
+def test_leviathans_tokens_are_the_mean_of_a_capped_geometric_law(alpha, length):
+    mean = sum((a + 1) * alpha**a * (1 - alpha) for a in range(length)) + (length + 1) * alpha**length
+    assert advice.leviathan_speedup(alpha, length, 0) == pytest.approx(mean)
+    assert advice.leviathan_speedup(alpha, length, 0.5) == pytest.approx(mean / (1 + length / 2))
 
 
 def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(found):  # noqa: F811
