@@ -14,7 +14,7 @@ __getattr__, __all__ = lazy_exports(
     __name__,
     calibration=("LEVELS", "calibrate", "check_shapes", "usual_prefix"),
     candidates=("Limits",),
-    recommending=("Found", "recommend"),
+    recommending=("Evidence", "recommend"),
     recommendation=("ForBatch", "Recommendation"),
     round_cost=("CostTable", "Curve", "RoundCost", "widths"),
 )

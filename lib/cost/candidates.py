@@ -158,12 +158,12 @@ def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
     targets = sorted({pair.target_name for pair in pairs})
     if len(targets) != 1:
         raise ValueError(f"pairs are of the targets {', '.join(targets) or 'none'}; give pairs of one target")
-    found = []
+    competing = []
     for spec in dict.fromkeys(specs or possible(pairs[0])):
-        of = list(pairs) if needs_draft_model(spec) else [pairs[0]]
-        found += [Entrant(spec if len(of) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
-                  for pair in of]
-    return found
+        able = list(pairs) if needs_draft_model(spec) else [pairs[0]]
+        competing += [Entrant(spec if len(able) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
+                      for pair in able]
+    return competing
 
 
 def possible(pair) -> list[str]:
@@ -315,8 +315,8 @@ def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: Round
     first, *_ = growth_rules(entrant.drafter, limits.depth)
     for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.traits.one_pass else [f"smart:{limits.depth}@{nodes}"]):
         rule = parse_rule(name, costs=costs)
-        each = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
-        yield replace(each, alike=name.endswith(AUTO))
+        candidate = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
+        yield replace(candidate, alike=name.endswith(AUTO))
 
 
 def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:

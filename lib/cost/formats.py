@@ -28,7 +28,7 @@ from lib.cost.judging import measured
 from lib.cost.quality import PROMPTS, Written, quality, written
 from lib.cost.racing import Contest, Task, timed
 from lib.cost.recommendation import NO_DRAFTER, NO_TREE, PLAIN, RECOMMENDED, Formats, Interval, OtherFormat
-from lib.cost.recommending import Found, in_time
+from lib.cost.recommending import Evidence, in_time
 from lib.cost.round_cost import Curve
 from lib.cost.ways import Deadline
 from lib.decoding import loop
@@ -66,13 +66,13 @@ def check(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: the recommendation as it was found, its task, number format and device, choosing prompts, and
+    """What is compared: the recommendation with its evidence, its task, number format and device, choosing prompts, and
     the time for all formats.
 
     left_out: why a format was not raced or is not the fastest; rows: tables of timed calls.
     """
 
-    found: Found
+    evidence: Evidence
     task: Task
     reference: str
     device: torch.device
@@ -98,7 +98,7 @@ class Comparison:
         """What competes at a batch size where forward passes take these seconds by rows; a check of n nodes has
         batch (n + 1) of them. Without a curve, in the recommendation's format.
         """
-        prices = self.found.prices[batch]
+        prices = self.evidence.prices[batch]
         if curve:
             checks = Curve(curve.at / batch - 1, curve.seconds)
             prices = {name: replace(price, plain=checks(0), check=checks) for name, price in prices.items()}
@@ -108,20 +108,20 @@ class Comparison:
               part: str, deadline: Deadline) -> pd.DataFrame:
         """`racing.timed` in a format; its rows are kept."""
         rows = timed(task, named, groups, batch, deadline, repeats=1).assign(
-            target=self.found.recommendation.target, dtype=name, part=part)
+            target=self.evidence.recommendation.target, dtype=name, part=part)
         self.rows.append(rows.drop(columns="prefill"))
         return rows
 
     def recommended(self, batch: int, way: str | None = None) -> pd.Series:
         """By judging prompt the mean log of the tokens per second of a way, as recommended if none is named."""
-        way = way or (PLAIN if self.found.recommendation.at(batch).is_plain else RECOMMENDED)
-        rows = self.found.timed
+        way = way or (PLAIN if self.evidence.recommendation.at(batch).is_plain else RECOMMENDED)
+        rows = self.evidence.timed
         return logs(rows[(rows["part"] == "judging") & (rows["batch"] == batch) & (rows["way"] == way)])
 
     def judging(self, batch: int) -> list[ways.Group]:
         """The judging prompts on which the recommendation was measured."""
         known = set(self.recommended(batch).index)
-        return [group for group in ways.groups(self.found.judging, batch) if group[0] in known]
+        return [group for group in ways.groups(self.evidence.judging, batch) if group[0] in known]
 
     def interval(self, values: pd.Series) -> Interval:
         """The geometric mean over prompts of what these are the logs of."""
@@ -132,7 +132,7 @@ class Comparison:
 def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = (), limits: Limits = Limits(),
               seconds: float = 600.0, seed: int = 0, report: Callable[[str], None] = print,
               generate: Callable = loop.generate, clock: Callable[[], float] = time.perf_counter,
-              load: Load = load_again, **settings) -> tuple[Found, pd.DataFrame]:
+              load: Load = load_again, **settings) -> tuple[Evidence, pd.DataFrame]:
     """`recommending.recommend`, with the fastest setting over all number formats in the recommendation's `formats`; and
     the table "advice_formats", the calls that were timed in other formats.
 
@@ -143,21 +143,21 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
     """
     check(formats)
     end, share = clock() + seconds, 0.0 if NONE in formats else SHARE
-    found = recommending.recommend(pairs, choosing, judging, seconds=(1 - share) * seconds, limits=limits, seed=seed,
+    evidence = recommending.recommend(pairs, choosing, judging, seconds=(1 - share) * seconds, limits=limits, seed=seed,
                                    report=report, generate=generate, clock=clock, **settings)
     if NONE in formats:
-        return found, pd.DataFrame()
-    found = replace(found, tried=[replace(candidate, entrant=replace(candidate.entrant, drafter=None))
-                                  for candidate in found.tried])
-    begin, advised = clock(), found.recommendation
+        return evidence, pd.DataFrame()
+    evidence = replace(evidence, tried=[replace(candidate, entrant=replace(candidate.entrant, drafter=None))
+                                  for candidate in evidence.tried])
+    begin, advised = clock(), evidence.recommendation
     task = Task(pairs, (), tuple(choice.batch for choice in advised.by_batch), advised.new_tokens, limits, seed,
                 generate, clock, torch.Generator().manual_seed(seed), np.random.default_rng(seed))
-    comparison = Comparison(found, task, format_name(pairs[0].target), pairs[0].target.device, spread(choosing, FEW),
+    comparison = Comparison(evidence, task, format_name(pairs[0].target), pairs[0].target.device, spread(choosing, FEW),
                             load, Deadline(clock, end),
                             lambda line: report(f"{clock() - begin:4.0f} s on number formats: {line}"))
     answer = compare(comparison, formats or [name for name in FORMATS if name != STORED or pairs[0].is_gguf])
     rows = pd.concat(comparison.rows, ignore_index=True) if comparison.rows else pd.DataFrame()
-    return replace(found, recommendation=replace(advised, formats=answer)), rows
+    return replace(evidence, recommendation=replace(advised, formats=answer)), rows
 
 
 def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
@@ -169,7 +169,7 @@ def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
         return Formats(reference, reference, [], left_out, Interval(float("nan")))
 
     def writing(pair) -> Written:
-        return written(pair, spread(comparison.found.judging, PROMPTS).ids, whole.share(SHARES["write"]))
+        return written(pair, spread(comparison.evidence.judging, PROMPTS).ids, whole.share(SHARES["write"]))
 
     def width(name: str) -> int:
         return WIDTHS.index(name) if name in WIDTHS else len(WIDTHS)
@@ -241,10 +241,10 @@ def race(comparison: Comparison, name: str, pairs: Sequence, base: Written,
     """At each batch size, as long as time is left, the winner of one format, with its speed on the choosing prompts;
     nothing where its predicted speed is too low.
     """
-    found, choosing = comparison.found, comparison.choosing
-    task, advised = replace(comparison.task, pairs=pairs), found.recommendation
+    evidence, choosing = comparison.evidence, comparison.choosing
+    task, advised = replace(comparison.task, pairs=pairs), evidence.recommendation
     curve = screen(comparison, pairs[0], min(deadline.share(0.5).end, task.clock() + SCREEN))
-    here, there = (comparison.contest(task.batches[0], seconds, found.tried) for seconds in (curve, None))
+    here, there = (comparison.contest(task.batches[0], seconds, evidence.tried) for seconds in (curve, None))
     ratio = fastest_of(here) / fastest_of(there)
     predicted = f"predicted to decode {ratio:.2f} times as fast as {comparison.reference}"
     comparison.say(f"{name} is {predicted}")
@@ -255,8 +255,8 @@ def race(comparison: Comparison, name: str, pairs: Sequence, base: Written,
     qualities = quality(base, pairs[0], task.rng, judged_by)
     competing = leading(comparison, pairs, curve)
     recorded = candidates.record(pairs[0], competing, choosing, task.new_tokens, task.limits.depth)
-    tried = {candidate.name: replace(candidate, entrant=entrant) for entrant in competing for candidate in found.tried
-             if candidate.entrant.name == entrant.name}  # as in the recommendation's format, where no time is left
+    tried = {candidate.name: replace(candidate, entrant=entrant)  # as in the recommendation's format, if time runs out
+             for entrant in competing for candidate in evidence.tried if candidate.entrant.name == entrant.name}
     for place, entrant in enumerate(competing):
         share = replaying.share(1 / (len(competing) - place))
         replayed = in_time(candidates.static(entrant, recorded, task.limits), share)
@@ -301,7 +301,7 @@ def fastest_of(contest: Contest) -> float:
 
 def leading(comparison: Comparison, pairs: Sequence, curve: Curve) -> list[Entrant]:
     """The drafters that are predicted to be fastest in a format, at any batch size, with these pairs."""
-    contests = [comparison.contest(batch, curve, comparison.found.tried) for batch in comparison.found.prices]
+    contests = [comparison.contest(batch, curve, comparison.evidence.tried) for batch in comparison.evidence.prices]
     ranked = [(contest.speed(candidate) / contest.prices[candidate.entrant.name].plain, candidate.entrant)
               for contest in contests for candidate in contest.tried]
     names = list(dict.fromkeys(entrant.name for _, entrant in sorted(ranked, key=lambda entry: -entry[0])))[:LEADING]

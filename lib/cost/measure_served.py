@@ -91,7 +91,7 @@ def times(name: str, *, dtype, device: str, batches, nodes, prefix: int, repeats
           text: str = TEXT) -> dict[tuple[int, int], float]:
     """Median milliseconds of a forward pass by (batch, nodes). SystemExit names a cache that cannot be cropped."""
     model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).to(device).eval()
-    tokenizer, found, order = AutoTokenizer.from_pretrained(name), {}, random.Random(0)
+    tokenizer, medians, order = AutoTokenizer.from_pretrained(name), {}, random.Random(0)
     for batch in batches:
         tokens = rows(tokenizer, text, batch, prefix + max(nodes) + 1).to(device)
         cache = getattr(model(tokens[:, :prefix], use_cache=True, logits_to_keep=1), "past_key_values", None)
@@ -103,8 +103,8 @@ def times(name: str, *, dtype, device: str, batches, nodes, prefix: int, repeats
                 cache.crop(-(count + 1))
                 if turn:  # the first turn warms up
                     seconds[count].append(took)
-        found |= {(batch, count): 1000 * statistics.median(own) for count, own in seconds.items()}
-    return found
+        medians |= {(batch, count): 1000 * statistics.median(times) for count, times in seconds.items()}
+    return medians
 
 
 def rows(tokenizer, text: str, batch: int, length: int) -> torch.Tensor:

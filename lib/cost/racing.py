@@ -213,7 +213,7 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
         speedup=measured(judged, best, PLAIN, rng), over_chain=measured(judged, best, shown[CHAIN], rng),
         tree_over_chain=roles[TREE] and measured(judged, shown[TREE], shown[CHAIN], rng),
         with_prefill=measured(judged, best, PLAIN, rng, whole=True),
-        kinds={kind: measured(own, best, PLAIN, rng) for kind, own in judged.groupby("kind")},
+        kinds={kind: measured(calls, best, PLAIN, rng) for kind, calls in judged.groupby("kind")},
         tokens_per_second={name: measured(judged, way, None, rng) for name, way in shown.items()},
         prompts=int(measured_on), repeats=int(rows["repeat"].nunique()), warnings=warnings, reason=reason, raced=raced,
         raced_on=int(choice.rows["prompt"].nunique()))

@@ -45,7 +45,7 @@ LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
 
 
 @dataclass(frozen=True)
-class Found:
+class Evidence:
     """What `recommend` returns: the recommendation, and what it rests on.
 
     tried: every candidate but those of one batch size. prices: the cost of rounds, by batch size and drafter.
@@ -67,7 +67,7 @@ class Found:
 def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (), batches: Sequence[int] = (1,),
               new_tokens: int = 96, limits: Limits = Limits(), seconds: float = 600.0, seed: int = 0,
               report: Callable[[str], None] = print, generate: Callable = loop.generate,
-              clock: Callable[[], float] = time.perf_counter) -> Found:
+              clock: Callable[[], float] = time.perf_counter) -> Evidence:
     """The fastest drafter and tree for the target of these pairs at each batch size.
 
     pairs: `models.Pair`s of one target, whose draft models compete. choosing, judging: prompts with names, kinds and
@@ -105,17 +105,17 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
         timed += [choice.rows.assign(part="choosing"), judged.assign(part="judging")]
         errors += rows
     machine = processor.machine(task.pair.target.device)
-    made = Recommendation(
+    advised = Recommendation(
         target=task.pair.target_name,
         draft_models=[pair.drafter_name for pair in pairs if pair.draft_model is not None],
         drafters=[entrant.name for entrant in task.entrants], dtype=task.pair.dtype, device=machine["device"],
         processor=processor.title(machine), threads=machine["threads"], versions=provenance.versions(),
         new_tokens=new_tokens, choosing=len(choosing.ids), judging=len(known.judging.ids), looping=known.looping,
         by_batch=with_schedule(by_batch), warnings=task.warnings)
-    facts = dict(target=made.target, dtype=made.dtype)
+    facts = dict(target=advised.target, dtype=advised.dtype)
     listed = pd.DataFrame([row(candidate, contest.batch, contest.prices[candidate.entrant.name], task.rng)
                            for contest in contests for candidate in contest.tried])
-    return Found(made, tried, prices, listed.assign(**facts),
+    return Evidence(advised, tried, prices, listed.assign(**facts),
                  pd.concat(timed, ignore_index=True).drop(columns="prefill").assign(**facts), costs,
                  pd.DataFrame(errors).assign(**facts), known.judging)
 
@@ -262,11 +262,11 @@ def row(candidate: Candidate, batch: int, price: RoundCost, rng: np.random.Gener
     """A candidate's columns of the table "advice_candidates" at the costs of its drafter."""
     mean = stats.ratio(candidate.accepted, candidate.rounds, rng)
     seconds = candidate.seconds(price, batch)
-    told = dict(batch=batch, drafter=candidate.entrant.name, shape=candidate.label, budget=candidate.shape.budget,
+    columns = dict(batch=batch, drafter=candidate.entrant.name, shape=candidate.label, budget=candidate.shape.budget,
                 depth=candidate.shape.max_depth, chain=candidate.is_chain, round_ms=1000 * seconds,
                 level=float(price.once + price.level(1)) / price.plain, n_prompts=mean.n_prompts,
                 n_rounds=mean.n_rounds)
     for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
         tokens = 1 + getattr(mean, end)
-        told |= {f"tokens{suffix}": tokens, f"speedup{suffix}": tokens * price.plain / seconds}
-    return told
+        columns |= {f"tokens{suffix}": tokens, f"speedup{suffix}": tokens * price.plain / seconds}
+    return columns

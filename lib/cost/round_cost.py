@@ -134,6 +134,6 @@ def _draft_model(shapes: list[str], seconds: np.ndarray) -> tuple[float, Curve]:
     """seconds = once + sum over levels of level(width), by least squares of relative errors, without negative terms."""
     widths_of = [widths(parse(shape)) for shape in shapes]
     places = np.unique(np.concatenate(widths_of))
-    design = np.array([[1.0, *((own == place).sum() for place in places)] for own in widths_of])
+    design = np.array([[1.0, *((level_widths == place).sum() for place in places)] for level_widths in widths_of])
     once, *levels = nnls(design / seconds[:, None], np.ones(len(seconds)))[0]
     return once, Curve.through(places, levels)
