@@ -195,9 +195,9 @@ def about(plan: RunPlan, before: Mapping) -> dict[str, object]:
 
 
 def fingerprints(plan: RunPlan, record: Mapping) -> dict[str, str]:
-    """The fingerprint of each stage of the plan: of its notebook's cells, lib's code, parameters, models, prompts,
-    versions, machine, and the fingerprints of the stages before it (all, or those that the notebook's metadata lists as
-    `upstream`).
+    """The fingerprint of each stage of the plan: of its notebook's cells, lib's code, parameters, the files that these
+    name (as texts, in lists or as TARGET|DRAFTER), models, prompts, versions, machine, and the fingerprints of the
+    stages before it (all, or those that the notebook's metadata lists as `upstream`).
     """
     shared = {name: record[name] for name in ("versions", "machine", "models", "prompts")}
     stages, code = {stage.name: stage for stage in plan.stages}, provenance.code_digest()
@@ -205,20 +205,15 @@ def fingerprints(plan: RunPlan, record: Mapping) -> dict[str, str]:
     for position, name in enumerate(plan.known):
         if name in stages:
             notebook = nbformat.read(plan.layout.notebooks / f"{name}.ipynb", as_version=4)
-            before = notebook.metadata.get("upstream", plan.known[:position])
+            before, values = notebook.metadata.get("upstream", plan.known[:position]), stages[name].values
+            texts = [text for value in values.values() for text in (value if isinstance(value, list) else [value])]
+            paths = {path for text in texts if isinstance(text, str) for path in text.split("|") if "/" in path}
+            files = {path: provenance.file_digest(plan.layout.notebooks / path)
+                     for path in paths - {values.get(RUN_DIR)} if (plan.layout.notebooks / path).exists()}
             marks[name] = provenance.digest({
-                "cells": [(cell.cell_type, cell.source) for cell in notebook.cells],
-                "code": code, "values": stages[name].values, "files": _named_files(stages[name], plan.layout.notebooks),
-                "before": {other: marks.get(other) for other in before}, **shared})[:provenance.LENGTH]
+                "cells": [(cell.cell_type, cell.source) for cell in notebook.cells], "code": code, "values": values,
+                "files": files, "before": {other: marks.get(other) for other in before}, **shared})[:provenance.LENGTH]
     return {name: marks[name] for name in stages}
-
-
-def _named_files(stage: Stage, notebooks: Path) -> dict[str, str]:
-    """SHA-256 of the files and folders that a stage's values name, as texts, in lists or as TARGET|DRAFTER."""
-    texts = [text for value in stage.values.values() for text in (value if isinstance(value, list) else [value])]
-    names = {name for text in texts if isinstance(text, str) for name in text.split("|")} - {stage.values.get(RUN_DIR)}
-    return {name: provenance.file_digest(notebooks / name) for name in sorted(names)
-            if "/" in name and (notebooks / name).exists()}
 
 
 def finished(plan: RunPlan, record: Mapping, wanted: Mapping[str, str]) -> set[str]:
