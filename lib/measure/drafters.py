@@ -117,7 +117,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
     decodes skipped prompts too, so that a resumed run gives the rows of one that was not stopped.
     """
     first = pairs[0]
-    drafters, made = competing(pairs, specs), {}
+    drafters, ready = competing(pairs, specs), {}
 
     def is_control(label: str) -> bool:
         return DRAFTERS[parse(drafters[label][0])[0]].traits.control
@@ -127,9 +127,9 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
         if is_control(label):
             known = {"prompts": [ids], "continuations": continuation} if spec == "oracle" else {}
             return make(spec, pair, **known, generator=torch.Generator().manual_seed(seed))
-        if (label, shape) not in made:
-            made[label, shape] = make(spec, pair, **options)
-        return made[label, shape]
+        if (label, shape) not in ready:
+            ready[label, shape] = make(spec, pair, **options)
+        return ready[label, shape]
 
     def run(drafter: Drafter, shape: str, ids: torch.Tensor) -> Generation:
         return generate(first.target, drafter, ids[None], shape=shape, max_new_tokens=new_tokens,
@@ -148,8 +148,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
                 if not is_control(label) and (drafter := drafter_of(label, shape)).traits.remembers:
                     run(drafter, shape, ids)
             continue
-        about = {"target": first.target_name, "dtype": first.dtype, "prompt": name, "kind": kind,
-                 "prompt_tokens": len(ids)}
+        about = {"target": first.target_name, "dtype": first.dtype, "prompt": name, "kind": kind}
         plain = run(NoDrafter(), "chain:0", ids)
         rows = _rows(plain, plain, NoDrafter(), first.target,
                      about | {"drafter": PLAIN, "shape": NO_SHAPE, "budget": 0})

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lib.cost import recommendation
+from lib.cost.recommendation import Recommendation
 from lib.cost.recommending import RULER
 from lib.cost.round_cost import CostTable, Curve, RoundCost
 from lib.lab import stats, tables
@@ -42,15 +43,15 @@ def measure(store: Store, seed: int) -> None:
     """Writes the table "source_grid" from a run's tables of notebooks 02 and 06 and its recommendation; where notebook
     02 is no part of the run, with what the weblogs say alone.
     """
-    made = recommendation.load(store.folder / recommendation.FILE)
+    advised = recommendation.load(store.folder / recommendation.FILE)
     rows, sizes = pd.DataFrame(), {}
     if all(tables.exists(store.folder, name) for name in ("acceptance", "models")):
         chains = tables.read(store.folder, "chains") if tables.exists(store.folder, "chains") else pd.DataFrame()
         rows = greedy_rounds(tables.read(store.folder, "acceptance"), chains)
         sizes = tables.read(store.folder, "models").set_index("model")["parameters"].to_dict()
     costs, candidates = (tables.read(store.folder, name) for name in ("costs", "advice_candidates"))
-    prices = prices_of(CostTable(costs), candidates, made)
-    measured = Measured(rows, prices, made.target, made.dtype, made.processor, sizes)
+    prices = prices_of(CostTable(costs), candidates, advised)
+    measured = Measured(rows, prices, advised.target, advised.dtype, advised.processor, sizes)
     store.write("source_grid", measured.grid(np.random.default_rng(seed)))
 
 
@@ -67,18 +68,18 @@ def greedy_rounds(acceptance: pd.DataFrame, chains: pd.DataFrame) -> pd.DataFram
     return rows[real | ~has_real]
 
 
-def prices_of(costs: CostTable, candidates: pd.DataFrame, made: recommendation.Recommendation) -> dict[str, RoundCost]:
+def prices_of(costs: CostTable, candidates: pd.DataFrame, advised: Recommendation) -> dict[str, RoundCost]:
     """The cost of rounds at batch 1 by drafter, as candidates had it, a draft model's under its name; of drafters that
     were timed, or whose drafting takes no time. Empty without that batch size. candidates: "advice_candidates".
     """
-    if (made.target, RULER, 1) not in costs.cells:
+    if (advised.target, RULER, 1) not in costs.cells:
         return {}
-    check, free = costs.at(made.target, RULER), Curve.through([1], [0.0])
+    check, free = costs.at(advised.target, RULER), Curve.through([1], [0.0])
     prices = {drafter: replace(price, plain=check.plain, check=check.check)
-              for (target, drafter, batch), price in costs.cells.items() if (target, batch) == (made.target, 1)}
+              for (target, drafter, batch), price in costs.cells.items() if (target, batch) == (advised.target, 1)}
     costless = candidates.loc[candidates["level"] == 0, "drafter"]
     prices |= {drafter: replace(check, once=0.0, level=free) for drafter in costless}
-    named = {model: f"model ({model})" if len(made.draft_models) > 1 else "model" for model in made.draft_models}
+    named = {model: f"model ({model})" if len(advised.draft_models) > 1 else "model" for model in advised.draft_models}
     return prices | {model: prices[name] for model, name in named.items() if name in prices}
 
 
@@ -102,8 +103,7 @@ class Measured:
         parts = [claims()]
         if len(self.rows):
             parts += [self.by_length(rng), self.by_pair(rng), self.by_task(rng), self.by_scenario(rng)]
-        told = pd.DataFrame([EMPTY | row for part in parts for row in part])
-        return told[list(EMPTY)]
+        return pd.DataFrame([EMPTY | row for part in parts for row in part])[list(EMPTY)]
 
     @property
     def of_target(self) -> pd.DataFrame:
@@ -113,14 +113,14 @@ class Measured:
     def by_length(self, rng: np.random.Generator) -> Iterator[dict]:
         """Chains of the lengths of the weblog's table, for each drafter of the target."""
         about, rows = {row["row"]: row for row in claims() if row["grid"] == LENGTH}, self.of_target
-        own = rows[("chain:" + rows["budget"].astype(str)).isin(about) & (rows["family"] == "chain")]
-        for row in self.estimates(own, [], rng):
+        chains = rows[("chain:" + rows["budget"].astype(str)).isin(about) & (rows["family"] == "chain")]
+        for row in self.estimates(chains, [], rng):
             yield row | about[row["shape"]]
 
     def by_pair(self, rng: np.random.Generator) -> Iterator[dict]:
         """Each pair of a target and a draft model, with chains of OF_PAIRS tokens."""
-        own = self.rows[(self.rows["family"] == "chain") & (self.rows["budget"] == OF_PAIRS)]
-        for row in self.estimates(own[own["drafter"].isin(list(self.sizes))], [], rng):
+        chains = self.rows[(self.rows["family"] == "chain") & (self.rows["budget"] == OF_PAIRS)]
+        for row in self.estimates(chains[chains["drafter"].isin(list(self.sizes))], [], rng):
             yield row | dict(grid=PAIR, row=f"{row['target']}/{row['drafter']}",
                              memory=self.sizes[row["drafter"]] / self.sizes[row["target"]])
 
@@ -136,9 +136,9 @@ class Measured:
         recommends; of drafters that were timed.
         """
         scenarios = {kind: name for name, (_, kinds) in SCENARIOS.items() for kind in kinds}
-        own = self.of_target.assign(scenario=self.of_target["kind"].map(scenarios)).dropna(subset="scenario")
-        own = own[(own["family"] == "chain") & own["drafter"].isin(list(self.prices))]
-        for row in self.judged(own, "scenario", "scenario", rng):
+        rows = self.of_target.assign(scenario=self.of_target["kind"].map(scenarios)).dropna(subset="scenario")
+        rows = rows[(rows["family"] == "chain") & rows["drafter"].isin(list(self.prices))]
+        for row in self.judged(rows, "scenario", "scenario", rng):
             name = row.pop("scenario")
             yield row | dict(grid=SCENARIO, row=name, claimed=SCENARIOS[name][0])
 
@@ -164,15 +164,15 @@ class Measured:
         length = stats.summarise(rows, keys, "accepted", "rounds", rng).set_index(keys)
         rate = stats.summarise(rows, keys, "accepted", "drafted", rng).set_index(keys)
         sums = rows.groupby(keys, sort=False)[["drafted", "rounds"]].sum()
-        told = pd.DataFrame({"rate": rate["value"], "rate_low": rate["low"], "rate_high": rate["high"],
+        grid = pd.DataFrame({"rate": rate["value"], "rate_low": rate["low"], "rate_high": rate["high"],
                              "tokens": 1 + length["value"], "saved": 1 - 1 / (1 + length["value"]),
                              "n_prompts": length["n_prompts"], "drafted": sums["drafted"] / sums["rounds"]})
-        told = told.reset_index()
-        cost = np.array([self.cost(row) for row in told.itertuples()])
+        grid = grid.reset_index()
+        cost = np.array([self.cost(row) for row in grid.itertuples()])
         ends = length[["value", "low", "high"]].to_numpy()
-        told[["speedup", "speedup_low", "speedup_high"]] = (1 + ends) / cost[:, None]
-        told = told.assign(shape=_shape, machine=np.where(np.isfinite(cost), self.machine, ""), dtype=self.dtype)
-        return told.drop(columns=["family", "budget", "drafted"]).to_dict("records")
+        grid[["speedup", "speedup_low", "speedup_high"]] = (1 + ends) / cost[:, None]
+        grid = grid.assign(shape=_shape, machine=np.where(np.isfinite(cost), self.machine, ""), dtype=self.dtype)
+        return grid.drop(columns=["family", "budget", "drafted"]).to_dict("records")
 
     def cost(self, row) -> float:
         """Of a drafter and shape, a round over a plain round at batch 1; NaN where drafting was not timed, or a model's

@@ -77,7 +77,7 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
     advised = recommended(store, pair, batches, lambda: cost.recommend(
         [pair], choosing, judged, drafters=drafters, batches=batches, new_tokens=new_tokens,
         limits=Limits(most_nodes, most_depth), seconds=seconds, seed=seed).recommendation)
-    chosen = [(own.batch, own.drafter, own.tree) for own in advised.by_batch]
+    chosen = [(choice.batch, choice.drafter, choice.tree) for choice in advised.by_batch]
     store = replace(store, mark=hashlib.sha256(f"{store.mark} {chosen}".encode()).hexdigest()[: len(store.mark)])
 
     order = torch.Generator().manual_seed(seed)
@@ -91,19 +91,20 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
     trees |= {(MODEL, shape): shape for shape in more_shapes if MODEL in drafters}
     table = store.open("speed")
     for batch in batches:
-        own = advised.at(batch)
-        able = pair if own.pair == pair.name else load_pair(own.pair, dtype=dtype, device=device)
+        choice = advised.at(batch)
+        able = pair if choice.pair == pair.name else load_pair(choice.pair, dtype=dtype, device=device)
         price = [costs.at(pair.target_name, name, batch=batch) for name in (RULER, policy)]
         ways = all_of(pair, trees, draft=max(1, shapes.parse(chain).max_depth), new_tokens=new_tokens)
-        ways += [drafted(ADVISED, able, own.drafter, own.tree, own.shape, new_tokens),
+        ways += [drafted(ADVISED, able, choice.drafter, choice.tree, choice.shape, new_tokens),
                  adaptive(pair, policy, *price, most_depth, new_tokens)]
         ways += llama(pairs[0], pair, new_tokens) if batch == 1 else []
         race(table, pair, ways, judged, batch=batch, repeats=repeats, generator=order)
 
     if sampled_prompts:
-        own, some = advised.by_batch[0], judged.select(range(min(sampled_prompts, len(judged.ids))))
+        choice, some = advised.by_batch[0], judged.select(range(min(sampled_prompts, len(judged.ids))))
         drafting = {(spec, shape): shape for spec in drafters for shape in (chain, *more_shapes)}
-        drafting |= {(own.drafter, own.tree): own.shape} if own.pair == pair.name and not own.is_plain else {}
+        if choice.pair == pair.name and not choice.is_plain:
+            drafting[choice.drafter, choice.tree] = choice.shape
         store.once("sampled", lambda: sampled(
             pair, some, [(*names, shape) for names, shape in drafting.items()], sampled_temperatures,
             new_tokens=new_tokens, repeats=repeats, seed=seed, generator=order))
@@ -131,10 +132,10 @@ def recommended(store: Store, pair, batches: Sequence[int], make_anew: Callable[
     """
     path = store.folder / recommendation.FILE
     if path.exists():
-        made = recommendation.load(path)
-        fits = (made.target, made.dtype) == (pair.target_name, pair.dtype)
-        if fits and {choice.batch for choice in made.by_batch} >= set(batches):
-            return made
+        advised = recommendation.load(path)
+        fits = (advised.target, advised.dtype) == (pair.target_name, pair.dtype)
+        if fits and {choice.batch for choice in advised.by_batch} >= set(batches):
+            return advised
     return make_anew()
 
 
@@ -240,12 +241,12 @@ def counted(done: Continued, start: float, end: float) -> dict[str, object]:
     """Tokens and seconds of one run between two times, and the counts and seconds of its rounds; NaN where a run has no
     records of them, but for the seconds after a prefill whose end is known.
     """
-    told = {"tokens": sum(map(len, done.tokens)), "seconds": end - start}
+    counts = {"tokens": sum(map(len, done.tokens)), "seconds": end - start}
     if not done.rounds:
         unknown = dict.fromkeys(("rounds", "accepted", "model_seconds"), float("nan"))
-        return told | unknown | {"round_seconds": end - done.prefilled}
+        return counts | unknown | {"round_seconds": end - done.prefilled}
     rounds = one_per_round(done.rounds)
-    return told | {"rounds": float(len(done.rounds)), "accepted": float(sum(one.accepted for one in done.rounds)),
+    return counts | {"rounds": float(len(done.rounds)), "accepted": float(sum(one.accepted for one in done.rounds)),
                    "round_seconds": sum(one.seconds for one in rounds),
                    "model_seconds": sum(one.model_seconds for one in rounds)}
 
@@ -347,10 +348,10 @@ def passes(name: str, pairs: Mapping[Format, Pair], prompts: Sequence[Tensor], *
     for nodes in NODES:
         calls = {key: partial(run, nodes) for key, run in ready.items()}
         timed = interleaved(calls, repeats=60, seconds=seconds, generator=generator)
-        late = {key: calls[key] for key, own in timed.items() if not own.repeats}  # the machine stood still
+        late = {key: calls[key] for key, timing in timed.items() if not timing.repeats}  # the machine stood still
         timed |= interleaved(late, repeats=LEAST_REPEATS, seconds=math.inf, generator=generator)
-        rows += [dict(pair=name, dtype=dtype, quantised=quantised, engine=engine, prefix=prefix, nodes=nodes, **own.row)
-                 for (dtype, quantised, engine), own in timed.items()]
+        rows += [dict(pair=name, dtype=dtype, quantised=quantised, engine=engine, prefix=prefix, nodes=nodes,
+                      **timing.row) for (dtype, quantised, engine), timing in timed.items()]
     return pd.DataFrame(rows)
 
 
