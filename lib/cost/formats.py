@@ -169,9 +169,11 @@ def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
         return Formats(reference, reference, [], left_out, Interval(float("nan")))
 
     def writing(pair) -> Written:
+        """What a pair's target writes after judging prompts, in its share of the time."""
         return written(pair, spread(comparison.evidence.judging, PROMPTS).ids, whole.share(SHARES["write"]))
 
     def width(name: str) -> int:
+        """The place of a number format among WIDTHS; one that is narrower than all of them is last."""
         return WIDTHS.index(name) if name in WIDTHS else len(WIDTHS)
 
     base, widest = writing(task.pair), reference

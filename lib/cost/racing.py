@@ -126,6 +126,7 @@ def race(task: Task, choosing: PromptSet, contest: Contest, deadline: Deadline) 
                              for name, ratio in ratios.items()}
 
     def fastest(names: Sequence[str]) -> Candidate | None:
+        """What `judging.choose` takes of these ways; None for plain decoding."""
         nodes = [finalists[name].shape.budget if name in finalists else 0 for name in names]
         return finalists.get(names[judging.choose([speeds[name] for name in names], nodes)]) if names else None
 
@@ -263,6 +264,7 @@ def setting_of(winner: Candidate | None, contest: Contest, predicted: float, tas
 def for_engines(winner: Candidate, contest: Contest) -> tuple[list[dict[str, str]], dict[str, object] | None]:
     """`ForBatch.settings` and `ForBatch.served`."""
     def lines_of(candidate: Candidate) -> list[dict[str, str]]:
+        """The settings of engines that run a candidate's drafter."""
         chains = [other for other in contest.tried if other.entrant is candidate.entrant and other.is_chain]
         chain = max(chains, key=contest.speed).shape if chains else ROOT_ALONE
         return settings(candidate.entrant.spec, candidate.shape, chain, places(candidate.entrant))

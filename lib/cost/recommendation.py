@@ -320,6 +320,7 @@ class Recommendation:
 def write(path: str | Path, value) -> None:
     """Writes a dataclass as JSON in one step, in a new folder if need be; null stands for NaN."""
     def plain(part):
+        """The part as JSON has it."""
         if isinstance(part, Mapping):
             return {key: plain(inner) for key, inner in part.items()}
         if isinstance(part, (list, tuple)):
@@ -333,9 +334,11 @@ def write(path: str | Path, value) -> None:
 def load(path: str | Path) -> Recommendation:
     """Reads a file that `save` wrote. FileNotFoundError without it, ValueError where it holds something else."""
     def interval(ends: Sequence[float | None]) -> Interval:
+        """The interval of a list [value, low, high]."""
         return Interval(*(float("nan") if end is None else end for end in ends))
 
     def with_intervals(row: Mapping[str, object], *names: str) -> dict[str, object]:
+        """The row with intervals in the place of the lists under these names."""
         return row | {name: interval(row[name]) for name in names if row.get(name) is not None}
 
     try:

@@ -83,6 +83,7 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
                 np.random.default_rng(seed))
 
     def say(line: str) -> None:
+        """Reports a line of progress, with the seconds since the beginning."""
         report(f"{clock() - begin:4.0f} s: {line}")
 
     replaying, pricing = whole.share(SHARES["replay"]), whole.share(SHARES["price"])
@@ -181,6 +182,8 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
     parts, prices = [], {}
 
     def calibrated(pair, drafter, name: str, shapes: Sequence[str], prefix: int, seconds: float) -> pd.DataFrame:
+        """Rows of `calibrate` at this batch size, under the drafter's name; on a CPU without shapes of too many nodes.
+        """
         most = task.most_nodes(batch)
         fitting = [shape for shape in shapes if not on_cpu or shape_or_growth(shape).budget <= most]
         return calibrate(pair, choosing.ids, batches=[batch], prefix=prefix, shapes=fitting, most=most, seconds=seconds,

@@ -72,6 +72,7 @@ def ours(pair, drafter, shape: str | Tree | Growth, new_tokens: int,
     """
 
     def run(prompts: Sequence[Tensor]) -> Continued:
+        """Decodes a batch of prompts int64[T]."""
         ids, mask = next(in_batches(prompts, len(prompts)))
         fresh = copy.deepcopy(drafter) if drafter.traits.remembers else drafter
         done = generate(pair.target, fresh, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
@@ -97,6 +98,7 @@ def theirs(pair, name: str, new_tokens: int, draft: int = 4, clock: Callable[[],
         settings["assistant_model"] = pair.draft_model
 
     def run(prompts: Sequence[Tensor]) -> Continued:
+        """Continues a batch of prompts int64[T]."""
         width = max(map(len, prompts))  # padded in front, as transformers expects
         ids = torch.stack([torch.nn.functional.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
         mask = torch.arange(width) >= width - torch.tensor([len(prompt) for prompt in prompts])[:, None]

@@ -319,6 +319,7 @@ def _over_chain(tried: Sequence[Candidate], price: RoundCost, batch: int, rng) -
 def _fastest(tried: Sequence[Candidate], seconds: Mapping[str, float], part: slice = slice(None)) -> Candidate:
     """The candidate of the most tokens per second on a part of the prompts."""
     def speed(candidate: Candidate) -> float:
+        """Tokens per second."""
         tokens, rounds = _tokens(candidate)
         return tokens[part].sum() / max(1, rounds[part].sum()) / seconds[candidate.name]
     return max(tried, key=speed)

@@ -120,9 +120,11 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
     drafters, ready = competing(pairs, specs), {}
 
     def is_control(label: str) -> bool:
+        """Whether a drafter is a control, which starts anew for each prompt."""
         return DRAFTERS[parse(drafters[label][0])[0]].traits.control
 
     def drafter_of(label: str, shape: str, ids: Sequence[int] = (), continuation: Sequence[int] = ()) -> Drafter:
+        """The drafter of a setting; an oracle knows the prompt and its continuation."""
         spec, pair, options = drafters[label]
         if is_control(label):
             known = {"prompts": [ids], "continuations": continuation} if spec == "oracle" else {}
@@ -132,6 +134,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
         return ready[label, shape]
 
     def run(drafter: Drafter, shape: str, ids: torch.Tensor) -> Generation:
+        """Decodes a prompt int64[T]."""
         return generate(first.target, drafter, ids[None], shape=shape, max_new_tokens=new_tokens,
                         eos_token_id=first.eos_token_ids)
 
@@ -162,6 +165,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
 def _rows(done: Generation, plain: Generation, drafter: Drafter, target: nn.Module, about: Mapping) -> list[dict]:
     """One row for the stretch before the output's first loop, and one for the loop, where they have rounds."""
     def of(name: str) -> np.ndarray:
+        """[R]: a field of all rounds."""
         return np.array([getattr(record, name) for record in done.rounds])
 
     counts = {name: of(name) for name in ("drafted", "accepted", "draft_calls")}

@@ -364,6 +364,7 @@ def _passes(model, tokens: Tensor, prefix: int) -> Callable[[int], object]:
 
     @torch.inference_mode()
     def run(nodes: int) -> None:
+        """One forward pass, which leaves the cache as it was."""
         model(tokens[:, prefix : prefix + nodes], torch.arange(nodes), None, cache)
         cache.forget()
 
