@@ -51,12 +51,9 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     rows = []
     for batch in batches:
         drafting = [shape for shape in shapes or check_shapes(batch, most) if shape != PLAIN]
-        rounds = COLD + TURNS * max(1, len(drafting))
+        rounds, drafter = COLD + TURNS * len(drafting), drafter or LanguageModelDrafter(pair.draft_model)
         of = partial(_Calls, generate, pair.target, prompts, batch, prefix, generator)
-        calls = [of(NoDrafter(), [PLAIN], rounds)]
-        if drafting:
-            drafter = drafter or LanguageModelDrafter(pair.draft_model)
-            calls.append(of(drafter, drafting, rounds))
+        calls = [of(NoDrafter(), [PLAIN], rounds), of(drafter, drafting, rounds)]
         start, done = clock(), 0
         while done < LEAST_REPEATS or done <= repeats and clock() - start < seconds:
             for at in torch.randperm(len(calls), generator=generator).tolist():

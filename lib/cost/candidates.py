@@ -152,12 +152,9 @@ class Candidate:
 def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
     """The drafters that compete for the target of these pairs: those of `specs`, or all that it can have.
 
-    A drafter that needs a draft model competes once for each pair. ValueError for pairs of several targets, and for a
-    spec that is unknown or that the target cannot have.
+    A drafter that needs a draft model competes once for each pair. ValueError for a spec that is unknown or that the
+    target cannot have.
     """
-    targets = sorted({pair.target_name for pair in pairs})
-    if len(targets) != 1:
-        raise ValueError(f"pairs are of the targets {', '.join(targets) or 'none'}; give pairs of one target")
     competing = []
     for spec in dict.fromkeys(specs or possible(pairs[0])):
         able = list(pairs) if needs_draft_model(spec) else [pairs[0]]
@@ -247,10 +244,8 @@ def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
 
 def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
     """(to grow trees from, to judge them on): every second prompt of each kind against the others, both ways."""
-    names = list(dict.fromkeys(zip(trace.kinds, trace.prompts)))
-    names.sort(key=lambda name: name[0])  # stable: prompts of one kind stand together, in their order
-    odd = {prompt for place, (_, prompt) in enumerate(names) if place % 2}
-    in_odd = np.array([prompt in odd for prompt in trace.prompts])
+    names = sorted(dict.fromkeys(zip(trace.kinds, trace.prompts)), key=lambda name: name[0])  # stable within a kind
+    in_odd = np.isin(np.array(trace.prompts), [prompt for _, prompt in names[1::2]])
     if not in_odd.any():
         return [(trace, trace)]
     halves = trace.select(in_odd), trace.select(~in_odd)

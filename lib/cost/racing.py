@@ -193,8 +193,16 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
         rest["repeat"] += rows["repeat"].max() + 1
     errors = [error(part, way, candidate, choice, record.choosing, batch, rng) for part, ways_ in (
         (rows, named), (rest, others)) for way, candidate in ways_.items() if way in set(part["way"])]
-    measured_on = rows["prompt"].nunique()
-    warnings = _warnings(winner, contest, measured_on, len(groups))
+    measured_on, warnings = int(rows["prompt"].nunique()), []
+    for what, name in (("budget", "budget"), ("depth", "max_depth")):
+        largest = max(getattr(candidate.shape, name) for candidate in contest.tried)
+        if winner and not hasattr(winner.shape, "costs") and getattr(winner.shape, name) == largest:
+            warnings.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
+    if measured_on < len(groups):
+        warnings.append(f"{measured_on} of {len(groups)} batches of prompts were measured: the time was over (give "
+                        "more seconds), or answers ended at their first token")
+    if measured_on < stats.FEWEST:
+        warnings.append(f"{measured_on} batches of prompts are too few for an interval: give {stats.FEWEST} or more")
     judged, reason = rows, ""
     if winner:  # and stays so where it is not slower than plain decoding
         speedup, calls = (measured(rows, RECOMMENDED, PLAIN, rng, whole) for whole in (False, True))
@@ -216,12 +224,21 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
         with_prefill=measured(judged, best, PLAIN, rng, whole=True),
         kinds={kind: measured(calls, best, PLAIN, rng) for kind, calls in judged.groupby("kind")},
         tokens_per_second={name: measured(judged, way, None, rng) for name, way in shown.items()},
-        prompts=int(measured_on), repeats=int(rows["repeat"].nunique()), warnings=warnings, reason=reason, raced=raced,
+        prompts=measured_on, repeats=int(rows["repeat"].nunique()), warnings=warnings, reason=reason, raced=raced,
         raced_on=int(choice.rows["prompt"].nunique()))
     if facts["speedup"].value < 1:
         warnings.append("on the prompts that judge it is slower than plain decoding: give more prompts or seconds")
-    fields = setting_of(winner, contest, predicted[winner.name] if winner else 1.0, task)
-    return ForBatch(**facts, **fields), pd.concat([rows, rest]), errors
+    if winner is None:
+        facts |= dict(drafter=NO_DRAFTER, pair=task.pair.name, tree=NO_TREE, choices=[], budget=0, depth=0,
+                      predicted=1.0, settings=[])
+    else:
+        shape, costs, (lines, served) = winner.shape, getattr(winner.shape, "costs", None), for_engines(winner, contest)
+        facts |= dict(
+            drafter=winner.entrant.spec, pair=winner.entrant.pair.name, tree=winner.label, budget=shape.budget,
+            choices=[list(path) for path in shape.choices()] if isinstance(shape, Tree) else None,
+            depth=shape.max_depth, predicted=predicted[winner.name], settings=lines, served=served,
+            costs=costs and asdict(costs))
+    return ForBatch(**facts), pd.concat([rows, rest]), errors
 
 
 def beside(rows: pd.DataFrame, finalists: Mapping[str, Candidate], speeds: Mapping[str, float],
@@ -248,19 +265,6 @@ def error(rows: pd.DataFrame, way: str, candidate: Candidate, choice: Choice, ch
                 time_error=time_judged * ratio - 1)
 
 
-def setting_of(winner: Candidate | None, contest: Contest, predicted: float, task: Task) -> dict[str, object]:
-    """The fields of `ForBatch` that say what is recommended, with the settings of engines for it."""
-    if winner is None:
-        return dict(drafter=NO_DRAFTER, pair=task.pair.name, tree=NO_TREE, choices=[], budget=0, depth=0, predicted=1.0,
-                    settings=[])
-    lines, served = for_engines(winner, contest)
-    costs = getattr(winner.shape, "costs", None)
-    return dict(
-        drafter=winner.entrant.spec, pair=winner.entrant.pair.name, tree=winner.label, budget=winner.shape.budget,
-        choices=[list(path) for path in winner.shape.choices()] if isinstance(winner.shape, Tree) else None,
-        depth=winner.shape.max_depth, predicted=predicted, settings=lines, served=served, costs=costs and asdict(costs))
-
-
 def for_engines(winner: Candidate, contest: Contest) -> tuple[list[dict[str, str]], dict[str, object] | None]:
     """`ForBatch.settings` and `ForBatch.served`."""
     def lines_of(candidate: Candidate) -> list[dict[str, str]]:
@@ -281,19 +285,3 @@ def for_engines(winner: Candidate, contest: Contest) -> tuple[list[dict[str, str
 def _named(candidate: Candidate) -> dict[str, str]:
     """`ForBatch.chain` or `ForBatch.best_tree`."""
     return {"drafter": candidate.entrant.spec, "pair": candidate.entrant.pair.name, "tree": candidate.label}
-
-
-def _warnings(winner: Candidate | None, contest: Contest, batches: int, asked: int) -> list[str]:
-    """What the reader of a recommendation should know of its limits; batches of prompts were measured, of those asked.
-    """
-    told = []
-    for what, name in (("budget", "budget"), ("depth", "max_depth")):
-        largest = max(getattr(candidate.shape, name) for candidate in contest.tried)
-        if winner and not hasattr(winner.shape, "costs") and getattr(winner.shape, name) == largest:
-            told.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
-    if batches < asked:
-        told.append(f"{batches} of {asked} batches of prompts were measured: the time was over (give more seconds), "
-                    "or answers ended at their first token")
-    if batches < stats.FEWEST:
-        told.append(f"{batches} batches of prompts are too few for an interval: give {stats.FEWEST} or more")
-    return told

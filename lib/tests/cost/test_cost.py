@@ -221,8 +221,7 @@ def test_a_text_that_is_cut_before_the_padding_token_is_still_text():
     assert (rows["round_ms"] > 0).all()
 
 
-@pytest.mark.parametrize("named", [("chain:0", "chain:2", "independent:2x2", "chain:1"), ("chain:0", "chain:2"),
-                                   ("chain:0",)])
+@pytest.mark.parametrize("named", [("chain:0", "chain:2", "independent:2x2", "chain:1"), ("chain:0", "chain:2")])
 def test_shapes_take_turns_in_calls_that_have_as_many_rounds_as_those_of_plain_decoding(named):
     target, asked = small_models.llama(0), []
     pair = pair_of(target, small_models.related(target, 1, 0.3))
@@ -234,11 +233,10 @@ def test_shapes_take_turns_in_calls_that_have_as_many_rounds_as_those_of_plain_d
 
     rows = cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefix=20, seconds=1e-3, shapes=named, repeats=1,
                           generator=torch.Generator().manual_seed(0), generate=spied)
-    warm = calibration.TURNS * max(1, len(named) - 1)
+    warm = calibration.TURNS * (len(named) - 1)
     assert {middle for middle, _ in asked} == {20} and {len(nodes) for _, nodes in asked} == {calibration.COLD + warm}
     drafted = [nodes[calibration.COLD :] for _, nodes in asked if any(nodes)]
-    assert len(drafted) == calibration.LEAST_REPEATS * (len(named) > 1)
-    assert len(asked) - len(drafted) == calibration.LEAST_REPEATS
+    assert len(drafted) == len(asked) - len(drafted) == calibration.LEAST_REPEATS
     assert all(nodes.count(shapes.parse(name).budget) == calibration.TURNS for nodes in drafted for name in named[1:])
     counted = calibration.LEAST_REPEATS - 1  # the first call warms up
     assert rows["rounds"].tolist() == [counted * warm] + [counted * calibration.TURNS] * (len(named) - 1)
