@@ -216,16 +216,6 @@ def possible_drafters(name: str, values: Values) -> None:
                              f"{target.short}|DRAFTER, or leave it out")
 
 
-def elsewhere(name: str, values: Values) -> None:
-    """Folders of runs for the same target."""
-    of_runs(values[name], sources(values["pairs"][0])[0].short)
-
-
-def logs(name: str, values: Values) -> None:
-    """A log that can be read."""
-    log_lines.read(values["logs"] or EXAMPLE, values["inputs"])
-
-
 def endpoint(name: str, values: Values) -> None:
     """A server's url, with the name of its model, prompts and a temperature."""
     if not values[name]:
@@ -248,11 +238,6 @@ def inputs(name: str, values: Values) -> None:
         raise FileNotFoundError(f"no file at {values[name]}; give the batch's input file, or leave inputs out")
 
 
-def text_drafters(name: str, values: Values) -> None:
-    """Kinds that read the text alone; other names are models, which are checked with the target."""
-    load.check_served(values["target"], kinds_of(values[name])[1])
-
-
 def costs(name: str, values: Values) -> None:
     """A table of costs, or hardware by its name."""
     if values[name] not in HARDWARE:
@@ -271,11 +256,15 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
                  "cost_shapes": tree},
     "05_drafters": {**MODELS, "drafters": drafter, "other_drafters": drafter, "shapes": tree, "shape": tree,
                     "grown": nodes},
-    "06_advice": {**MODELS, "drafters": possible_drafters, "elsewhere": elsewhere, "larger_pairs": larger_pairs,
-                  "larger_dtype": dtype, "most_nodes": nodes,
-                  "formats": lambda name, values: check_formats(values[name])},
+    "06_advice": {
+        **MODELS, "drafters": possible_drafters, "larger_pairs": larger_pairs, "larger_dtype": dtype,
+        "elsewhere": lambda name, values: of_runs(values[name], sources(values["pairs"][0])[0].short),
+        "most_nodes": nodes, "formats": lambda name, values: check_formats(values[name])},
     "07_speed": {**MODELS, "drafters": drafter, "policy": drafter, "chain": tree, "more_shapes": tree,
                  "most_nodes": nodes, "batches": plain_batch_first, "sampled_temperatures": above_zero},
-    "08_served": {"logs": logs, "endpoint": endpoint, "inputs": inputs, "drafters": text_drafters, "costs": costs,
-                  "dtype": dtype, "most_nodes": nodes, "most_depth": above_zero},
+    "08_served": {
+        "logs": lambda name, values: log_lines.read(values[name] or EXAMPLE, values["inputs"]),
+        "endpoint": endpoint, "inputs": inputs, "costs": costs, "dtype": dtype, "most_nodes": nodes,
+        "drafters": lambda name, values: load.check_served(values["target"], kinds_of(values[name])[1]),
+        "most_depth": above_zero},
 }

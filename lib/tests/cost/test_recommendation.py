@@ -381,17 +381,6 @@ def test_the_largest_tree_before_a_step_of_the_cost_of_a_check_is_recommended(ba
 # ----------------------------------------------------------------------------------------------------------- candidates
 
 
-def test_all_kinds_of_trees_have_budgets_before_the_steps_of_the_batches_that_are_asked():
-    limits = Limits(64, 8, batches=(1, 3, 4))
-    assert limits.budgets == [1, 3, 4, 7, 9, 15, 20, 31, 41, 63]
-    fixed = candidates._fixed(limits)
-    assert {tree.budget for label, tree in fixed.items() if "4@" in label} == {3, 4, 7, 9, 15, 20, 31}
-    model = candidates.entrants([pair_of(small_models.related(TARGET, 4, 0.05))], ["model"])[0].drafter
-    assert candidates.timed_rules(model, limits) == ["opttree:4,7,0.05@7", "opttree:4,8,0.05@63"]
-    live = candidates._fixed(limits, candidates.LIVE_CHAINS, candidates.LIVE_FAMILIES, candidates.LIVE_BUDGETS)
-    assert {tree.budget for tree in live.values()} == {1, 3, 7, 15, 31}
-
-
 def test_a_target_alone_has_every_drafter_that_needs_no_model():
     alone = [one.name for one in candidates.entrants([pair_of(None, "none")])]
     assert alone == ["lookup", "sam", "recycling", "early_exit"]
@@ -460,20 +449,6 @@ def test_a_batch_drafts_where_one_of_its_rows_does():
                                 {1: 2.0}, calling=0.25)
     assert each.seconds(price) == pytest.approx(1 + 0.25 * 0.5)
     assert each.seconds(price, batch=3) == pytest.approx(1 + (1 - 0.75**3) * 0.5)
-
-
-def test_grown_trees_and_live_drafters_compete_too():
-    pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(3))
-    model, recycling = candidates.entrants([pair], ["model", "recycling"])
-    recorded = candidates.record(pair, [model, recycling], prompts, 12, 3)
-    grown = list(candidates.grown(model, recorded, Limits(8, 3)))
-    assert {each.label for each in grown} == {"opttree:4,3,0.05@7", "eagle2:4,3@7", "fork:2,0.6,3@3", "fork:2,0.6,3@7"}
-    assert all(1 <= each.tokens <= 4 and len(each.sizes) <= 9 for each in grown)
-    assert not list(candidates.static(recycling, recorded, Limits(8, 3)))
-    assert not list(candidates.grown(recycling, recorded, Limits(8, 3)))
-    live = list(candidates.live(recycling, recorded, Limits(8, 3), 12))
-    assert [each.label for each in live] == ["chain:1", "chain:3", "kary:2@7", "kary:4@7"]
-    assert all(each.rounds.sum() for each in live)
 
 
 def test_a_level_costs_a_forward_pass_or_its_share_of_growing():

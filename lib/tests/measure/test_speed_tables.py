@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from lib.cost.recommendation import FILE, NO_DRAFTER
 from lib.cost.ways import GENERATE, MIXED
 from lib.decoding import Round
 from lib.drafters import NoDrafter
-from lib.lab import processor, stats, tables
+from lib.lab import processor, tables
 from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.measure import speed
@@ -105,20 +104,6 @@ def test_groups_hold_one_kind_where_it_has_enough_prompts():
                     for size in (2, 3))
     assert found == [("a", "code", [3, 11]), ("c", "prose", [6, 17])]
     assert mixed == [("a", MIXED, [3, 11, 6]), ("d", MIXED, [17, 3, 11])]
-
-
-def test_a_ratio_of_speeds_is_the_geometric_mean_of_prompts_and_the_two_factors_multiply():
-    """As the notebook computes it: differences of the logs by prompt, each of which counts once."""
-    speeds = {GENERATE: (1.0, 1.0), PLAIN: (2.0, 8.0), "top_k, chain:4": (6.0, 24.0)}
-    rows = pd.DataFrame([dict(alternative=name, prompt=f"{at}", log=np.log(value), once=1)
-                         for name, values in speeds.items() for at, value in enumerate(values)])
-
-    def over(base):
-        gains = stats.compare(rows, [], "alternative", base, "log", "once", np.random.default_rng(0), rounds="once")
-        return np.exp(gains.set_index("alternative")["value"])
-
-    assert over(GENERATE)[PLAIN] == pytest.approx(4.0) and over(PLAIN)["top_k, chain:4"] == pytest.approx(3.0)
-    assert over(GENERATE)["top_k, chain:4"] == pytest.approx(12.0)
 
 
 def test_seconds_after_a_prefill_whose_end_is_known_are_those_of_the_rounds():
