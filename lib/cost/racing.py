@@ -176,11 +176,11 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
     """The recommendation at a batch size, the timed calls on the judging prompts, and rows of the table
     "advice_errors".
     """
-    batch, roles, rng = contest.batch, dict(choice.roles), task.rng
+    batch, roles, rng = contest.batch, choice.roles, task.rng
     predicted = {name: speed * choice.left for name, speed in choice.speeds.items()}
     winner = roles[RECOMMENDED]
-    named = {role: candidate for role, candidate in roles.items()
-             if candidate and (role == RECOMMENDED or candidate is not winner)}
+    way_of = {role: RECOMMENDED if candidate and candidate is winner else role for role, candidate in roles.items()}
+    named = {role: candidate for role, candidate in roles.items() if candidate and way_of[role] == role}
     groups = ways.groups(record.judging, batch)
     enough = min(stats.FEWEST, len(groups)), deadline.share(1 - SHARES["others"])
     rows = timed(task, named, groups, batch, deadline, generated=True, warm=True, repeats=REPEATS, enough=enough)
@@ -203,27 +203,24 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
                         "more seconds), or answers ended at their first token")
     if measured_on < stats.FEWEST:
         warnings.append(f"{measured_on} batches of prompts are too few for an interval: give {stats.FEWEST} or more")
-    judged, reason = rows, ""
+    reason = ""
     if winner:  # and stays so where it is not slower than plain decoding
         speedup, calls = (measured(rows, RECOMMENDED, PLAIN, rng, whole) for whole in (False, True))
         times = [judging.call_times(rows, way, batch) for way in (RECOMMENDED, PLAIN)]
         tokens = (rows.loc[rows["way"] == PLAIN, "tokens"] / batch).mean()
         stays, reason = judging.upheld(winner.name, predicted[winner.name], speedup, calls, *times, tokens, measured_on)
-        if not stays:
-            role = next((role for role in (CHAIN, TREE) if roles[role] is winner), RECOMMENDED)
-            judged, roles[RECOMMENDED], winner = rows.replace({"way": {RECOMMENDED: role}}), None, None
+        winner = winner if stays else None
     raced = beside(choice.rows, choice.finalists, choice.speeds, rng)
-    way_of = {role: RECOMMENDED if candidate and candidate is winner else role for role, candidate in roles.items()}
     best = RECOMMENDED if winner else PLAIN
     shown = {RECOMMENDED: best, PLAIN: PLAIN, CHAIN: way_of[CHAIN]}
     shown |= ({TREE: way_of[TREE]} if roles[TREE] else {}) | {GENERATE: GENERATE}
     facts = dict(
         batch=batch, chain=_named(roles[CHAIN]), best_tree=roles[TREE] and _named(roles[TREE]),
-        speedup=measured(judged, best, PLAIN, rng), over_chain=measured(judged, best, shown[CHAIN], rng),
-        tree_over_chain=roles[TREE] and measured(judged, shown[TREE], shown[CHAIN], rng),
-        with_prefill=measured(judged, best, PLAIN, rng, whole=True),
-        kinds={kind: measured(calls, best, PLAIN, rng) for kind, calls in judged.groupby("kind")},
-        tokens_per_second={name: measured(judged, way, None, rng) for name, way in shown.items()},
+        speedup=measured(rows, best, PLAIN, rng), over_chain=measured(rows, best, shown[CHAIN], rng),
+        tree_over_chain=roles[TREE] and measured(rows, shown[TREE], shown[CHAIN], rng),
+        with_prefill=measured(rows, best, PLAIN, rng, whole=True),
+        kinds={kind: measured(calls, best, PLAIN, rng) for kind, calls in rows.groupby("kind")},
+        tokens_per_second={name: measured(rows, way, None, rng) for name, way in shown.items()},
         prompts=measured_on, repeats=int(rows["repeat"].nunique()), warnings=warnings, reason=reason, raced=raced,
         raced_on=int(choice.rows["prompt"].nunique()))
     if facts["speedup"].value < 1:

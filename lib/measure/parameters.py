@@ -252,8 +252,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
                       "live_shapes": tree, "drafters": drafter},
     "03_attention_timing": {"dtypes": dtype, "shape": family, "drafts": nodes},
     "04_rules": {**MODELS, "temperatures": temperatures, "live_temperatures": above_zero,
-                 "test_temperature": above_zero, "proof_shapes": tree, "exact_shapes": tree, "live_shapes": tree,
-                 "cost_shapes": tree},
+                 "test_temperature": above_zero, "proof_shapes": tree, "exact_shapes": tree, "live_shapes": tree},
     "05_drafters": {**MODELS, "drafters": drafter, "other_drafters": drafter, "shapes": tree, "shape": tree,
                     "grown": nodes},
     "06_advice": {
