@@ -187,9 +187,6 @@ def places(entrant) -> dict[str, str]:
             for form, place in known.items() if place and (Path(place).exists() or re.fullmatch(HUB_ID, place))}
 
 
-# ------------------------------------------------------------------------------------------------- vLLM, by batch size
-
-
 def config_line(config: Mapping[str, object]) -> str:
     """vLLM's option with these settings."""
     return f"--{CONFIG} {shlex.quote(json.dumps(config))}"

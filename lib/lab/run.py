@@ -142,9 +142,6 @@ def _versions(folder: Path) -> dict[Path, tuple[int, int]]:
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.glob("tables/[!.]*")}
 
 
-# ----------------------------------------------------------------------------------------------------------- the record
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Reserves a run's folder for this process, until the process ends. UsageError where another process has it."""
@@ -231,9 +228,6 @@ def finished(plan: RunPlan, record: Mapping, wanted: Mapping[str, str]) -> set[s
 def now() -> str:
     """The time in UTC, to the second."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-# -------------------------------------------------------------------------------------------------------- the reference
 
 
 def make_reference(layout: Layout, folder: Path, say: Say) -> None:

@@ -71,9 +71,6 @@ def schemas() -> dict[str, Schema]:
     return declared
 
 
-# ----------------------------------------------------------------------------------------------------------------- rows
-
-
 class Table:
     """One table of a run, opened for writing. A row counts as done only where its fingerprint is this table's.
 
@@ -145,9 +142,6 @@ def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame
     frame = _validated(schemas()[name], rows, fingerprint)
     _keys_of(schemas()[name], frame)
     _replace(Path(run_dir) / "tables" / f"{name}.csv", frame)
-
-
-# ------------------------------------------------------------------------------------------------- checking and coding
 
 
 def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> pd.DataFrame:

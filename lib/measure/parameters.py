@@ -97,9 +97,6 @@ def _members(value: Value) -> list:
     return value if isinstance(value, list) else [value]
 
 
-# ------------------------------------------------------------------------------------------------------ numbers, names
-
-
 def bounded(fits: Callable[[float], bool], wanted: str) -> Check:
     """A check that each number fits; wanted: what to give, in words."""
 
@@ -164,9 +161,6 @@ def plain_batch_first(name: str, values: Values) -> None:
                          "speculates too")
 
 
-# ------------------------------------------------------------------------------------------------------ models, prompts
-
-
 def pairs(name: str, values: Values) -> None:
     """Pairs of models, by their names and by the configurations and tokenizers of local folders."""
     if values[name] or name not in MAY_BE_EMPTY:
@@ -199,9 +193,6 @@ def dtype(name: str, values: Values) -> None:
     for format_name in _members(values[name]):
         for part in dtypes_of(format_name, values["device"]):
             checks.check_device(values["device"], part)
-
-
-# -------------------------------------------------------------------------------------------------- advice, served text
 
 
 def possible_drafters(name: str, values: Values) -> None:
