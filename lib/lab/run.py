@@ -113,10 +113,9 @@ def announce(plan: RunPlan, done: set[str], recorded: Mapping[str, Mapping], say
     """Say which stages will run, and about how long they take."""
     left = [stage.seconds for stage in plan.stages if stage.name not in done]
     estimates = [seconds for seconds in left if seconds is not None]
-    unknown = f", and {len(left) - len(estimates)} notebooks of unknown length" if len(estimates) < len(left) else ""
     say(f"profile {plan.profile.name}{': ' + plan.profile.about if plan.profile.about else ''}")
     say(f"run {plan.run}, in {plan.folder.relative_to(plan.layout.home)}: {len(left)} of {len(plan.stages)} notebooks "
-        f"to run{f', about {spoken(sum(estimates))}{unknown}' if estimates else ''}")
+        f"to run{f', about {spoken(sum(estimates))}' if estimates else ''}")
     for stage in plan.stages:
         state = _about(stage.seconds)
         if stage.name in done:
@@ -237,23 +236,18 @@ def make_reference(layout: Layout, folder: Path, say: Say) -> None:
     text = with_findings(readme.read_text(encoding="utf-8"), report)
     results = home / "data" / "results" / "reference"
     shown = f"{REPORT.partition('_')[0]}_*"  # figures that the report shows
-    copied = [
-        *_replace(folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
-        *_replace(folder, results, ("*.json", "columns.csv")),  # what made the run, what it recommends
-        *_replace(folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg")),
-        *_replace(folder / "executed", executed, ("[0-9]*.ipynb",)),
-    ]
+    _replace(folder / "tables", results / "tables", ("*.csv", "*.csv.xz"))
+    _replace(folder, results, ("*.json", "columns.csv"))  # what made the run, what it recommends
+    _replace(folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg"))
+    _replace(folder / "executed", executed, ("[0-9]*.ipynb",))
     for path in results.glob("tables/*.csv"):
         if path.stat().st_size > LARGE:
-            packed = path.with_suffix(".csv.xz")
-            packed.write_bytes(lzma.compress(path.read_bytes()))
+            path.with_suffix(".csv.xz").write_bytes(lzma.compress(path.read_bytes()))
             path.unlink()
-            copied[copied.index(path)] = packed
-    copied += execute.pages(executed, executed)
+    execute.pages(executed, executed)
     readme.write_text(text, encoding="utf-8")
-    size = sum(path.stat().st_size for path in copied)
-    say(f"reference: {len(copied)} files, {size / 2**20:.1f} MiB, in data/results/reference, figures and "
-        "notebooks/executed, and the findings in README.md; look at them, then commit them")
+    say("reference: the files in data/results/reference, figures and notebooks/executed, and the findings in README.md "
+        "are of this run; look at them, then commit them")
 
 
 def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
@@ -269,12 +263,12 @@ def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
     return f"{readme[:begin]}{FINDINGS[0]}\n{opening}\n{readme[end:]}"
 
 
-def _replace(source: Path, target: Path, patterns: Iterable[str]) -> list[Path]:
-    """Put a folder's files of these patterns, but for failed notebooks, in the place of the target's; returns them."""
+def _replace(source: Path, target: Path, patterns: Iterable[str]) -> None:
+    """Put a folder's files of these patterns, but for failed notebooks, in the place of the target's."""
     if source.resolve() == target.resolve():
-        return []
+        return
     target.mkdir(parents=True, exist_ok=True)
     for path in [path for pattern in patterns for path in target.glob(pattern)]:
         path.unlink()
-    files = sorted(path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name)
-    return [Path(shutil.copyfile(path, target / path.name)) for path in files]
+    for path in [path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name]:
+        shutil.copyfile(path, target / path.name)
