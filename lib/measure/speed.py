@@ -71,8 +71,12 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
     pair = load_pair(pairs[0], dtype=dtype, device=device)
     drafters = possible(pair, drafters)
     policy = policy if policy in possible(pair, [policy]) else "lookup"
-    choosing, judged = _prompts(pair, prompts, choose_prompts, judge_prompts, most_kinds, new_tokens,
-                                [chain, *more_shapes, f"chain:{most_depth}"])
+    deepest = max(shapes.parse(tree).max_depth for tree in (chain, *more_shapes, f"chain:{most_depth}"))
+    longest = pair.window - new_tokens - 1 - deepest - 1 if pair.window else None
+    texts = load_prompts(prompts, pair.tokenizer, limit=longest, first=choose_prompts + judge_prompts)
+    kinds = list(dict.fromkeys(texts.kinds))[: most_kinds or None]  # the first kinds of text; 0: all
+    texts = texts.select([row for row, kind in enumerate(texts.kinds) if kind in kinds])
+    choosing, judged = texts.split(choose_prompts, judge_prompts)
     print(f"{len(judged.ids)} prompts are measured, {len(choosing.ids)} choose; drafters: {', '.join(drafters)}")
     advised = recommended(store, pair, batches, lambda: cost.recommend(
         [pair], choosing, judged, drafters=drafters, batches=batches, new_tokens=new_tokens,
@@ -115,15 +119,6 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
         store.write("formats", in_formats(pairs[0], by_format, some, drafting, new_tokens=new_tokens, generator=order))
         store.write("format_costs", passes(pairs[0], by_format, choosing.ids, prefix=PREFIX,
                                            seconds=calibration_seconds / 4, generator=order))
-
-
-def _prompts(pair, path: str, choose: int, judge: int, most_kinds: int, new_tokens: int, trees: Sequence[str]) -> tuple:
-    """The prompts that choose and those that are measured, of the first `most_kinds` kinds of text; 0: of all."""
-    deepest = max(shapes.parse(tree).max_depth for tree in trees)
-    longest = pair.window - new_tokens - 1 - deepest - 1 if pair.window else None
-    texts = load_prompts(path, pair.tokenizer, limit=longest, first=choose + judge)
-    kinds = list(dict.fromkeys(texts.kinds))[: most_kinds or None]
-    return texts.select([row for row, kind in enumerate(texts.kinds) if kind in kinds]).split(choose, judge)
 
 
 def recommended(store: Store, pair, batches: Sequence[int], make_anew: Callable[[], Recommendation]) -> Recommendation:
