@@ -148,7 +148,7 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
     if NONE in formats:
         return evidence, pd.DataFrame()
     evidence = replace(evidence, tried=[replace(candidate, entrant=replace(candidate.entrant, drafter=None))
-                                  for candidate in evidence.tried])
+                                        for candidate in evidence.tried])
     begin, advised = clock(), evidence.recommendation
     task = Task(pairs, (), tuple(choice.batch for choice in advised.by_batch), advised.new_tokens, limits, seed,
                 generate, clock, torch.Generator().manual_seed(seed), np.random.default_rng(seed))

@@ -117,8 +117,8 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
     listed = pd.DataFrame([row(candidate, contest.batch, contest.prices[candidate.entrant.name], task.rng)
                            for contest in contests for candidate in contest.tried])
     return Evidence(advised, tried, prices, listed.assign(**facts),
-                 pd.concat(timed, ignore_index=True).drop(columns="prefill").assign(**facts), costs,
-                 pd.DataFrame(errors).assign(**facts), known.judging)
+                    pd.concat(timed, ignore_index=True).drop(columns="prefill").assign(**facts), costs,
+                    pd.DataFrame(errors).assign(**facts), known.judging)
 
 
 def record(task: Task, choosing, judging, deadline: Deadline) -> Record:
@@ -266,9 +266,9 @@ def row(candidate: Candidate, batch: int, price: RoundCost, rng: np.random.Gener
     mean = stats.ratio(candidate.accepted, candidate.rounds, rng)
     seconds = candidate.seconds(price, batch)
     columns = dict(batch=batch, drafter=candidate.entrant.name, shape=candidate.label, budget=candidate.shape.budget,
-                depth=candidate.shape.max_depth, chain=candidate.is_chain, round_ms=1000 * seconds,
-                level=float(price.once + price.level(1)) / price.plain, n_prompts=mean.n_prompts,
-                n_rounds=mean.n_rounds)
+                   depth=candidate.shape.max_depth, chain=candidate.is_chain, round_ms=1000 * seconds,
+                   level=float(price.once + price.level(1)) / price.plain, n_prompts=mean.n_prompts,
+                   n_rounds=mean.n_rounds)
     for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
         tokens = 1 + getattr(mean, end)
         columns |= {f"tokens{suffix}": tokens, f"speedup{suffix}": tokens * price.plain / seconds}
