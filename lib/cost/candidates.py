@@ -264,10 +264,8 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
 
 def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
     """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
-    rules = growth_rules(entrant.drafter, limits.depth) if simulated.replayable(entrant.drafter) else {}
-    for name, budgets in rules.items():
-        for budget in (budget for budget in limits.budgets if budget in budgets):
-            rule = grown_at(name, budget)
+    for rules in _fitting_rules(entrant.drafter, limits):
+        for rule in rules:
             yield _drafted_again(entrant, recorded, rule.name, rule)
 
 
@@ -289,11 +287,15 @@ def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
     """The growth rules whose drafting is timed: the first one that fits, at its smallest and largest budget within the
     limits. Empty where no grown tree is tried.
     """
+    first = next(filter(None, _fitting_rules(drafter, limits)), [])
+    return list(dict.fromkeys(rule.name for rule in (*first[:1], *first[-1:])))
+
+
+def _fitting_rules(drafter: Drafter, limits: Limits) -> list[list[Growth]]:
+    """Of each growth rule those with a budget within the limits; none where its trees cannot be drafted again."""
     rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) else {}
-    fitting = [[grown_at(name, budget).name for budget in limits.budgets if budget in budgets]
-               for name, budgets in rules.items()]
-    first = next(filter(None, fitting), [])
-    return list(dict.fromkeys((*first[:1], *first[-1:])))
+    return [[grown_at(name, budget) for budget in limits.budgets if budget in budgets]
+            for name, budgets in rules.items()]
 
 
 def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: RoundCost,

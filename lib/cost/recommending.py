@@ -27,7 +27,7 @@ from lib.cost.calibration import LEVELS, calibrate, falling, full_rounds, usual_
 from lib.cost.candidates import Candidate, Limits
 from lib.cost.racing import SHARES, Contest, Record, Task, judge, race
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Recommendation, with_schedule
-from lib.cost.round_cost import CostTable, Curve, RoundCost
+from lib.cost.round_cost import FREE, CostTable, RoundCost
 from lib.cost.ways import Deadline
 from lib.decoding import loop
 from lib.drafters.controls import RandomDrafter
@@ -199,7 +199,7 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
                 task.warnings.append(f"{fall}, twice: something disturbed the measurement")
         parts.append(rows)
         check = CostTable(rows).at(task.pair.target_name, RULER, batch=batch)
-        free = replace(check, once=0.0, level=Curve.through([1], [0.0]))
+        free = replace(check, once=0.0, level=FREE)
         if not prices:
             contest = Contest(batch, tried, {entrant.name: free for entrant in task.entrants})
             forwarding = contest.fastest_first(forwarding)
@@ -215,7 +215,7 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
         table = CostTable(pd.concat(parts))
         by_name = {entrant.name: table.at(task.pair.target_name, entrant.name, batch=batch) for entrant in forwarding}
         by_name |= {entrant.name: free for entrant in costless}
-        prices[batch] = {name: replace(cost, plain=check.plain, check=check.check) for name, cost in by_name.items()}
+        prices[batch] = {name: cost.checking_as(check) for name, cost in by_name.items()}
     return pd.concat(parts, ignore_index=True), prices
 
 

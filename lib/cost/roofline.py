@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.cost.round_cost import Curve, RoundCost
+from lib.cost.round_cost import FREE, Curve, RoundCost
 
 
 @dataclass(frozen=True)
@@ -69,5 +69,4 @@ def on(hardware: Hardware, measured: RoundCost, most: int, batch: int = 1) -> Ro
     """The cost of rounds of up to `most` nodes on other hardware, in plain rounds; drafting takes as large a share of a
     plain round as was measured.
     """
-    free = Curve(np.ones(1), np.zeros(1))
-    return RoundCost(1.0, 0.0, free, checks(hardware, most, batch)).drafting_as(measured)
+    return RoundCost(1.0, 0.0, FREE, checks(hardware, most, batch)).drafting_as(measured)

@@ -59,6 +59,9 @@ class Curve:
         return Curve(self.at, self.seconds * share)
 
 
+FREE = Curve(np.ones(1), np.zeros(1))  # of drafting that takes no time
+
+
 @dataclass(frozen=True)
 class RoundCost:
     """Seconds of a round of a whole batch.
@@ -85,6 +88,10 @@ class RoundCost:
         share = self.plain / other.plain
         return replace(self, once=other.once * share, level=other.level.times(share),
                        grown=other.grown and other.grown.times(share))
+
+    def checking_as(self, other: RoundCost) -> RoundCost:
+        """This drafting, with another's plain round and check."""
+        return replace(self, plain=other.plain, check=other.check)
 
     def growing_as(self, other: RoundCost) -> RoundCost:
         """This cost, with another's share of a plain round for growing a tree where that was not timed."""

@@ -17,7 +17,7 @@ from lib.cost import judging, roofline
 from lib.cost.candidates import Candidate, Entrant
 from lib.cost.engines import places, settings
 from lib.cost.recommendation import NO_DRAFTER, NO_TREE, ONE, PLAIN, ForBatch, Interval, Raced, write
-from lib.cost.round_cost import Curve, RoundCost
+from lib.cost.round_cost import FREE, Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import stats
 from lib.replay.logs import Texts
@@ -163,7 +163,7 @@ def price_of(candidate: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost
     drafting is free. ValueError where a model has no cost.
     """
     if not candidate.passes:
-        return replace(prices[""], level=Curve.through([1], [0.0]))
+        return replace(prices[""], level=FREE)
     price = prices[candidate.entrant.name]
     if np.isnan(price.level(1)):
         raise ValueError(f"drafter {candidate.entrant.name!r} has a model, but the costs have no {DRAFT}: give the "

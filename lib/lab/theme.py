@@ -47,7 +47,6 @@ STYLES: Mapping[str, Style] = {
     "independent:2": Style(SKY, "s", DASHED),
     "independent:4": Style(SKY, "D", SOLID),
     "kary": Style(ORANGE, "^", SOLID),
-    "kary:2": Style(ORANGE, "^", SOLID),
     "kary:3": Style(ORANGE, "v", DASHED),
     "comb": Style(GREEN, "P", SOLID),
     "expansion": Style(PURPLE, "<", SOLID),

@@ -3,7 +3,7 @@ the same candidates at the costs of larger pairs, and what a formula says of cha
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -120,8 +120,7 @@ def with_costs_of(tried: Sequence[Candidate], costs: Mapping[str, pd.DataFrame],
         known = CostTable(timed)
         for batch in batches:
             price = known.at(target, drafter, batch=batch)
-            check = known.cells.get((target, RULER, batch), price)
-            price = replace(price, plain=check.plain, check=check.check)
+            price = price.checking_as(known.cells.get((target, RULER, batch), price))
             price = price.growing_as(of_traced.setdefault(batch, price))
             free = int((price.check(nodes) <= NEARLY_FREE * price.plain).cumprod().sum())
             rows += [row(candidate, batch, price, rng) | dict(
@@ -193,7 +192,7 @@ class Machine:
         if (target, RULER, batch) not in cells:
             return {}
         check = cells[target, RULER, batch]
-        return {name: replace(cells.get((target, name, batch), price), plain=check.plain, check=check.check)
+        return {name: cells.get((target, name, batch), price).checking_as(check)
                 for name, price in here.items()
                 if (target, name, batch) in cells or not (price.once or price.level(1))}
 

@@ -12,7 +12,7 @@ import pandas as pd
 from lib.cost import recommendation
 from lib.cost.recommendation import Recommendation
 from lib.cost.recommending import RULER
-from lib.cost.round_cost import CostTable, Curve, RoundCost
+from lib.cost.round_cost import FREE, CostTable, RoundCost
 from lib.lab import stats, tables
 from lib.lab.chapter import Store
 from lib.replay.acceptance import REAL_TEXT
@@ -74,11 +74,11 @@ def prices_of(costs: CostTable, candidates: pd.DataFrame, advised: Recommendatio
     """
     if (advised.target, RULER, 1) not in costs.cells:
         return {}
-    check, free = costs.at(advised.target, RULER), Curve.through([1], [0.0])
-    prices = {drafter: replace(price, plain=check.plain, check=check.check)
+    check = costs.at(advised.target, RULER)
+    prices = {drafter: price.checking_as(check)
               for (target, drafter, batch), price in costs.cells.items() if (target, batch) == (advised.target, 1)}
     costless = candidates.loc[candidates["level"] == 0, "drafter"]
-    prices |= {drafter: replace(check, once=0.0, level=free) for drafter in costless}
+    prices |= {drafter: replace(check, once=0.0, level=FREE) for drafter in costless}
     named = {model: f"model ({model})" if len(advised.draft_models) > 1 else "model" for model in advised.draft_models}
     return prices | {model: prices[name] for model, name in named.items() if name in prices}
 
