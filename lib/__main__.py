@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Callable, Iterator, Sequence
 
 from lib.lab import plan
-from lib.lab.plan import Plan, StageFailed, UsageError
+from lib.lab.plan import RunPlan, StageFailed, UsageError
 
 HOME = Path(__file__).resolve().parents[1]
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -99,7 +99,7 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
         return _told(work, lambda: f"to resume: {shlex.join(run.resuming(made))}", made.folder)
 
 
-def _facts(made: Plan, stage: plan.Stage) -> dict[str, dict[str, object]]:
+def _facts(made: RunPlan, stage: plan.Stage) -> dict[str, dict[str, object]]:
     """By target of a stage that has ended the tokens that end its text, and the forward pass that "auto" takes for it;
     nothing for a stage without targets, and where their files can no longer be read.
     """
@@ -173,7 +173,7 @@ def _workers(given: argparse.Namespace) -> Iterator[None]:
         raise UsageError(str(error)) from None
 
 
-def _with_what_is_installed(made: Plan) -> Plan:
+def _with_what_is_installed(made: RunPlan) -> RunPlan:
     """The plan; where a profile names SmolLM2 and its package is missing, on pairs of the shipped family instead."""
     from lib.models import gguf_files
     from lib.models.registry import FAMILY, SMOLLM2

@@ -5,16 +5,16 @@ Start at `recommending`, the one procedure that recommends, with `racing`, its r
 `CostTable` of them: the cost of any round; `roofline` computes what other hardware would take. `formats` sets the
 fastest number format beside the recommendation, with its `quality`. `served` recommends from logged answers and costs
 of elsewhere. `candidates` are the drafters and trees that compete, `ways` those in which prompts are decoded and timed,
-`formulas` what was published, `engines` settings for serving engines.
+`engines` settings for serving engines.
 """
 
 from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(
     __name__,
-    calibration=("LEVELS", "calibrate", "check_shapes", "dtype_of", "usual_prefix"),
+    calibration=("LEVELS", "calibrate", "check_shapes", "usual_prefix"),
     candidates=("Limits",),
-    recommending=("Found", "recommend"),
+    recommending=("Evidence", "recommend"),
     recommendation=("ForBatch", "Recommendation"),
     round_cost=("CostTable", "Curve", "RoundCost", "widths"),
 )

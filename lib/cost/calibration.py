@@ -18,7 +18,6 @@ from lib.decoding.records import Generation, Hooks, Round
 from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, levels_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.timing import LEAST_REPEATS
-from lib.models.checks import format_name
 from lib.trees import shapes as static
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
@@ -47,19 +46,14 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     calls of plain decoding, with as many rounds, are made in between. A row of text is cut from the prompts so that in
     the middle of a plain call `prefix` tokens are committed. All calls of a batch share `seconds`, but there are
     LEAST_REPEATS of each at least, whatever they take: costs without a shape would be wrong. drafter: used in place of
-    the pair's own. ValueError where plain decoding is not among the shapes.
+    the pair's own.
     """
-    if shapes and PLAIN not in shapes:
-        raise ValueError(f"shapes are {list(shapes)}: add {PLAIN!r}, plain decoding, to which all others compare")
     rows = []
     for batch in batches:
         drafting = [shape for shape in shapes or check_shapes(batch, most) if shape != PLAIN]
-        rounds = COLD + TURNS * max(1, len(drafting))
+        rounds, drafter = COLD + TURNS * len(drafting), drafter or LanguageModelDrafter(pair.draft_model)
         of = partial(_Calls, generate, pair.target, prompts, batch, prefix, generator)
-        calls = [of(NoDrafter(), [PLAIN], rounds)]
-        if drafting:
-            drafter = drafter or LanguageModelDrafter(pair.draft_model)
-            calls.append(of(drafter, drafting, rounds))
+        calls = [of(NoDrafter(), [PLAIN], rounds), of(drafter, drafting, rounds)]
         start, done = clock(), 0
         while done < LEAST_REPEATS or done <= repeats and clock() - start < seconds:
             for at in torch.randperm(len(calls), generator=generator).tolist():
@@ -70,8 +64,8 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
                 calls.append(of(drafter, [_of_nodes(nodes)], COLD + TURNS))
                 for _ in range(LEAST_REPEATS):
                     calls[-1]()
-        rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=dtype_of(pair), batch=batch,
-                      prefix=prefix, **row) for row in _rows(calls)]
+        rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=pair.dtype, batch=batch, prefix=prefix,
+                      **row) for row in _rows(calls)]
     return pd.DataFrame(rows)
 
 
@@ -112,12 +106,6 @@ def usual_prefix(prompts: Sequence[Tensor], new_tokens: int) -> int:
     evenly with them.
     """
     return int(np.mean([len(prompt) for prompt in prompts])) + new_tokens // 2
-
-
-def dtype_of(pair) -> str:
-    """The number format of a pair, as "float32", or of target and drafter, as "float32|bfloat16"."""
-    models = [model for model in (pair.target, pair.draft_model) if model is not None]
-    return "|".join(dict.fromkeys(format_name(model) for model in models))
 
 
 def rows_of_text(prompts: Sequence[Tensor], rows: int, length: int) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from lib.cost.engines import is_chain
 from lib.cost.judging import log_tokens
 from lib.cost.round_cost import RoundCost, before_steps, widths
 from lib.cost.ways import ours
@@ -111,7 +112,7 @@ class Candidate:
     @property
     def is_chain(self) -> bool:
         """Whether the shape is a path of favourites."""
-        return isinstance(self.shape, Tree) and self.shape.max_depth == self.shape.budget and not self.shape.rank.any()
+        return is_chain(self.shape)
 
     @property
     def branches(self) -> bool:
@@ -151,18 +152,15 @@ class Candidate:
 def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
     """The drafters that compete for the target of these pairs: those of `specs`, or all that it can have.
 
-    A drafter that needs a draft model competes once for each pair. ValueError for pairs of several targets, and for a
-    spec that is unknown or that the target cannot have.
+    A drafter that needs a draft model competes once for each pair. ValueError for a spec that is unknown or that the
+    target cannot have.
     """
-    targets = sorted({pair.target_name for pair in pairs})
-    if len(targets) != 1:
-        raise ValueError(f"pairs are of the targets {', '.join(targets) or 'none'}; give pairs of one target")
-    found = []
+    competing = []
     for spec in dict.fromkeys(specs or possible(pairs[0])):
-        of = list(pairs) if needs_draft_model(spec) else [pairs[0]]
-        found += [Entrant(spec if len(of) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
-                  for pair in of]
-    return found
+        able = list(pairs) if needs_draft_model(spec) else [pairs[0]]
+        competing += [Entrant(spec if len(able) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
+                      for pair in able]
+    return competing
 
 
 def possible(pair) -> list[str]:
@@ -246,10 +244,8 @@ def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
 
 def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
     """(to grow trees from, to judge them on): every second prompt of each kind against the others, both ways."""
-    names = list(dict.fromkeys(zip(trace.kinds, trace.prompts)))
-    names.sort(key=lambda name: name[0])  # stable: prompts of one kind stand together, in their order
-    odd = {prompt for place, (_, prompt) in enumerate(names) if place % 2}
-    in_odd = np.array([prompt in odd for prompt in trace.prompts])
+    names = sorted(dict.fromkeys(zip(trace.kinds, trace.prompts)), key=lambda name: name[0])  # stable within a kind
+    in_odd = np.isin(np.array(trace.prompts), [prompt for _, prompt in names[1::2]])
     if not in_odd.any():
         return [(trace, trace)]
     halves = trace.select(in_odd), trace.select(~in_odd)
@@ -268,10 +264,8 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
 
 def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
     """The drafter with growth rules within the limits, judged by drafting again; nothing where it cannot grow trees."""
-    rules = growth_rules(entrant.drafter, limits.depth) if simulated.replayable(entrant.drafter) else {}
-    for name, budgets in rules.items():
-        for budget in (budget for budget in limits.budgets if budget in budgets):
-            rule = grown_at(name, budget)
+    for rules in _fitting_rules(entrant.drafter, limits):
+        for rule in rules:
             yield _drafted_again(entrant, recorded, rule.name, rule)
 
 
@@ -293,11 +287,15 @@ def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
     """The growth rules whose drafting is timed: the first one that fits, at its smallest and largest budget within the
     limits. Empty where no grown tree is tried.
     """
+    first = next(filter(None, _fitting_rules(drafter, limits)), [])
+    return list(dict.fromkeys(rule.name for rule in (*first[:1], *first[-1:])))
+
+
+def _fitting_rules(drafter: Drafter, limits: Limits) -> list[list[Growth]]:
+    """Of each growth rule those with a budget within the limits; none where its trees cannot be drafted again."""
     rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) else {}
-    fitting = [[grown_at(name, budget).name for budget in limits.budgets if budget in budgets]
-               for name, budgets in rules.items()]
-    first = next(filter(None, fitting), [])
-    return list(dict.fromkeys((*first[:1], *first[-1:])))
+    return [[grown_at(name, budget) for budget in limits.budgets if budget in budgets]
+            for name, budgets in rules.items()]
 
 
 def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: RoundCost,
@@ -314,8 +312,8 @@ def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: Round
     first, *_ = growth_rules(entrant.drafter, limits.depth)
     for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.traits.one_pass else [f"smart:{limits.depth}@{nodes}"]):
         rule = parse_rule(name, costs=costs)
-        each = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
-        yield replace(each, alike=name.endswith(AUTO))
+        candidate = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
+        yield replace(candidate, alike=name.endswith(AUTO))
 
 
 def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:

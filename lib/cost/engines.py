@@ -64,14 +64,11 @@ class Engine:
     reads: str = FOLDER
 
     def line(self, setting: Tree | Dynamic, drafter: str, place: str = "") -> str:
-        """The setting as text, for a kind of drafter that it can run; place: of the drafter's weights, if any.
+        """The setting as text, for a kind of drafter that it can run: a chain, or of a dynamic form a dynamic tree.
 
-        ValueError for a chain that is none, or has no node.
+        place: of the drafter's weights, if any.
         """
         if self.form == CHAIN:
-            if not setting.budget or not is_chain(setting):
-                raise ValueError(f"engines draft chains, not {setting!r} with ranks {setting.rank.tolist()}: give a "
-                                 "chain")
             setting = Dynamic(setting.budget, 1, setting.budget)
         more = self.drafters[drafter]
         if not isinstance(self.template, str):
@@ -83,9 +80,9 @@ class Engine:
             top_k=setting.top_k, room=room, nodes=setting.nodes, with_root=setting.nodes + 1, **more)
 
 
-def is_chain(tree: Tree) -> bool:
-    """Whether a tree is a path of rank-0 nodes."""
-    return tree.max_depth == tree.budget and not tree.rank.any()
+def is_chain(shape: Tree | Growth) -> bool:
+    """Whether a shape is a static path of rank-0 nodes."""
+    return isinstance(shape, Tree) and shape.max_depth == shape.budget and not shape.rank.any()
 
 
 # vLLM takes a chain by `num_speculative_tokens`; with a schedule, a list of [first batch, last batch, tokens], both
@@ -157,8 +154,8 @@ def settings(drafter: str, tree: Tree | Growth, chain: Tree, places: Mapping[str
         unread = engine.reads and engine.reads not in places
         if kind not in engine.drafters or unread or engine.form == DYNAMIC and hasattr(tree, "costs"):
             continue
-        setting, draft = (Dynamic.like(tree), GROWN) if engine.form == DYNAMIC else (
-            (tree, SAME) if isinstance(tree, Tree) and is_chain(tree) else (chain, CHAINED))
+        setting, draft = ((Dynamic.like(tree), GROWN) if engine.form == DYNAMIC else
+                          (tree, SAME) if is_chain(tree) else (chain, CHAINED))
         if draft != CHAINED or chain.budget:
             line = engine.line(setting, kind, places.get(engine.reads, ""))
             rows.append(dict(engine=name, setting=line, draft=draft, versions=engine.versions))
@@ -188,9 +185,6 @@ def places(entrant) -> dict[str, str]:
     root = SHIPPED.parents[1]
     return {form: str(Path(place).relative_to(root)) if Path(place).is_relative_to(root) else place
             for form, place in known.items() if place and (Path(place).exists() or re.fullmatch(HUB_ID, place))}
-
-
-# ------------------------------------------------------------------------------------------------- vLLM, by batch size
 
 
 def config_line(config: Mapping[str, object]) -> str:
@@ -232,12 +226,10 @@ def ranges(lengths: Mapping[int, int], batches: Sequence[int]) -> list[list[int]
     """[first batch, last batch, tokens] in ascending order, both ends inclusive, the first from 1 on. lengths: by some
     of the batch sizes, which ascend.
     """
-    found: list[list[int]] = []
+    schedule: list[list[int]] = []
     for first, following in zip(batches, [*batches[1:], batches[-1] + 1]):
-        if first not in lengths:
-            continue
-        if found and found[-1][1:] == [first - 1, lengths[first]]:
-            found[-1][1] = following - 1
-        else:
-            found.append([first if found else 1, following - 1, lengths[first]])
-    return found
+        if first in lengths and schedule and schedule[-1][1:] == [first - 1, lengths[first]]:
+            schedule[-1][1] = following - 1
+        elif first in lengths:
+            schedule.append([first if schedule else 1, following - 1, lengths[first]])
+    return schedule

@@ -27,8 +27,8 @@ from lib.cost.candidates import Candidate, Entrant, Limits
 from lib.cost.judging import measured
 from lib.cost.quality import PROMPTS, Written, quality, written
 from lib.cost.racing import Contest, Task, timed
-from lib.cost.recommendation import NO_DRAFTER, NO_TREE, PLAIN, RECOMMENDED, ForBatch, Formats, Interval, OtherFormat
-from lib.cost.recommending import Found, in_time
+from lib.cost.recommendation import NO_DRAFTER, NO_TREE, PLAIN, RECOMMENDED, Formats, Interval, OtherFormat
+from lib.cost.recommending import Evidence, in_time
 from lib.cost.round_cost import Curve
 from lib.cost.ways import Deadline
 from lib.decoding import loop
@@ -66,13 +66,13 @@ def check(names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: the recommendation as it was found, its task, number format and device, choosing prompts, and
+    """What is compared: the recommendation with its evidence, its task, number format and device, choosing prompts, and
     the time for all formats.
 
     left_out: why a format was not raced or is not the fastest; rows: tables of timed calls.
     """
 
-    found: Found
+    evidence: Evidence
     task: Task
     reference: str
     device: torch.device
@@ -85,43 +85,43 @@ class Comparison:
 
     def opened(self, name: str | None) -> list | None:
         """The pairs in a format, or in the recommendation's; None, with the reason kept, where they cannot be."""
-        if reason := name in DTYPES and processor.slow_dtype(DTYPES[name], self.device):
-            self.left_out[name] = reason
-            return None
+        reason = name in DTYPES and processor.slow_dtype(DTYPES[name], self.device)
         try:
-            return self.load(self.task.pairs, name)
+            if not reason:
+                return self.load(self.task.pairs, name)
         except ValueError as error:
-            self.left_out[name or self.reference] = first_line(error)
-            return None
+            reason = first_line(error)
+        self.left_out[name or self.reference] = reason
+        return None
 
     def contest(self, batch: int, curve: Curve | None, tried: Sequence[Candidate]) -> Contest:
         """What competes at a batch size where forward passes take these seconds by rows; a check of n nodes has
         batch (n + 1) of them. Without a curve, in the recommendation's format.
         """
-        prices = self.found.prices[batch]
+        prices = self.evidence.prices[batch]
         if curve:
-            check = Curve(curve.at / batch - 1, curve.seconds)
-            prices = {name: replace(price, plain=check(0), check=check) for name, price in prices.items()}
-        return Contest(batch, [each for each in tried if each.entrant.name in prices], prices)
+            checks = Curve(curve.at / batch - 1, curve.seconds)
+            prices = {name: replace(price, plain=checks(0), check=checks) for name, price in prices.items()}
+        return Contest(batch, [candidate for candidate in tried if candidate.entrant.name in prices], prices)
 
     def raced(self, task: Task, named: Mapping[str, Candidate], groups: Sequence[ways.Group], name: str, batch: int,
               part: str, deadline: Deadline) -> pd.DataFrame:
-        """`recommending.timed` in a format; its rows are kept."""
+        """`racing.timed` in a format; its rows are kept."""
         rows = timed(task, named, groups, batch, deadline, repeats=1).assign(
-            target=self.found.recommendation.target, dtype=name, part=part)
+            target=self.evidence.recommendation.target, dtype=name, part=part)
         self.rows.append(rows.drop(columns="prefill"))
         return rows
 
     def recommended(self, batch: int, way: str | None = None) -> pd.Series:
         """By judging prompt the mean log of the tokens per second of a way, as recommended if none is named."""
-        way = way or (PLAIN if self.found.recommendation.at(batch).is_plain else RECOMMENDED)
-        rows = self.found.timed
+        way = way or (PLAIN if self.evidence.recommendation.at(batch).is_plain else RECOMMENDED)
+        rows = self.evidence.timed
         return logs(rows[(rows["part"] == "judging") & (rows["batch"] == batch) & (rows["way"] == way)])
 
     def judging(self, batch: int) -> list[ways.Group]:
         """The judging prompts on which the recommendation was measured."""
         known = set(self.recommended(batch).index)
-        return [group for group in ways.groups(self.found.judging, batch) if group[0] in known]
+        return [group for group in ways.groups(self.evidence.judging, batch) if group[0] in known]
 
     def interval(self, values: pd.Series) -> Interval:
         """The geometric mean over prompts of what these are the logs of."""
@@ -132,7 +132,7 @@ class Comparison:
 def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = (), limits: Limits = Limits(),
               seconds: float = 600.0, seed: int = 0, report: Callable[[str], None] = print,
               generate: Callable = loop.generate, clock: Callable[[], float] = time.perf_counter,
-              load: Load = load_again, **settings) -> tuple[Found, pd.DataFrame]:
+              load: Load = load_again, **settings) -> tuple[Evidence, pd.DataFrame]:
     """`recommending.recommend`, with the fastest setting over all number formats in the recommendation's `formats`; and
     the table "advice_formats", the calls that were timed in other formats.
 
@@ -143,20 +143,21 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
     """
     check(formats)
     end, share = clock() + seconds, 0.0 if NONE in formats else SHARE
-    found = recommending.recommend(pairs, choosing, judging, seconds=(1 - share) * seconds, limits=limits, seed=seed,
+    evidence = recommending.recommend(pairs, choosing, judging, seconds=(1 - share) * seconds, limits=limits, seed=seed,
                                    report=report, generate=generate, clock=clock, **settings)
     if NONE in formats:
-        return found, pd.DataFrame()
-    found = replace(found, tried=[replace(each, entrant=replace(each.entrant, drafter=None)) for each in found.tried])
-    begin, made = clock(), found.recommendation
-    task = Task(pairs, (), tuple(each.batch for each in made.by_batch), made.new_tokens, limits, seed, generate, clock,
-                torch.Generator().manual_seed(seed), np.random.default_rng(seed))
-    comparison = Comparison(found, task, format_name(pairs[0].target), pairs[0].target.device, spread(choosing, FEW),
+        return evidence, pd.DataFrame()
+    evidence = replace(evidence, tried=[replace(candidate, entrant=replace(candidate.entrant, drafter=None))
+                                        for candidate in evidence.tried])
+    begin, advised = clock(), evidence.recommendation
+    task = Task(pairs, (), tuple(choice.batch for choice in advised.by_batch), advised.new_tokens, limits, seed,
+                generate, clock, torch.Generator().manual_seed(seed), np.random.default_rng(seed))
+    comparison = Comparison(evidence, task, format_name(pairs[0].target), pairs[0].target.device, spread(choosing, FEW),
                             load, Deadline(clock, end),
                             lambda line: report(f"{clock() - begin:4.0f} s on number formats: {line}"))
-    formats_ = compare(comparison, formats or [name for name in FORMATS if name != STORED or pairs[0].is_gguf])
+    answer = compare(comparison, formats or [name for name in FORMATS if name != STORED or pairs[0].is_gguf])
     rows = pd.concat(comparison.rows, ignore_index=True) if comparison.rows else pd.DataFrame()
-    return replace(found, recommendation=replace(made, formats=formats_)), rows
+    return replace(evidence, recommendation=replace(advised, formats=answer)), rows
 
 
 def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
@@ -168,9 +169,11 @@ def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
         return Formats(reference, reference, [], left_out, Interval(float("nan")))
 
     def writing(pair) -> Written:
-        return written(pair, spread(comparison.found.judging, PROMPTS).ids, whole.share(SHARES["write"]))
+        """What a pair's target writes after judging prompts, in its share of the time."""
+        return written(pair, spread(comparison.evidence.judging, PROMPTS).ids, whole.share(SHARES["write"]))
 
     def width(name: str) -> int:
+        """The place of a number format among WIDTHS; one that is narrower than all of them is last."""
         return WIDTHS.index(name) if name in WIDTHS else len(WIDTHS)
 
     base, widest = writing(task.pair), reference
@@ -192,7 +195,7 @@ def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
             free(pairs)
     fastest = []
     for batch, raced in sorted(winners.items()):
-        speed, winner = max(raced, key=lambda told: told[0])
+        speed, winner = max(raced, key=lambda entry: entry[0])
         fastest.append(winner)
         left_out |= {f"{other.dtype} at batch {batch}": f"{slower / speed:.2f} times as fast as {winner.dtype} on the "
                      "prompts that choose" for slower, other in raced if other is not winner}
@@ -206,25 +209,9 @@ def compare(comparison: Comparison, names: Sequence[str]) -> Formats:
     return Formats(reference, widest, fastest, left_out, bound, len(drift))
 
 
-def screen(comparison: Comparison, pair, end: float) -> Curve:
-    """Median seconds of a round for each of ROWS, after the prompt of median length; each is timed at least once."""
-    task, prompts = comparison.task, sorted(comparison.choosing.ids, key=len)
-    drafter = RandomDrafter(pair.target.config.get_text_config().vocab_size, task.order)
-    seconds: dict[int, list[float]] = {rows: [] for rows in ROWS}
-    for _ in range(REPEATS):
-        start = task.clock()
-        for rows, times in seconds.items():
-            done = task.generate(pair.target, drafter, prompts[len(prompts) // 2][None], shape=shapes.chain(rows - 1),
-                                 max_new_tokens=ROUNDS)
-            times += [one.verify_seconds + one.commit_seconds for one in done.rounds[COLD:] or done.rounds[-1:]]
-        if 2 * task.clock() - start > end:  # another turn would take too long
-            break
-    return Curve.through(ROWS, [np.median(times) for times in seconds.values()])
-
-
 def free(pairs: Sequence) -> None:
     """Frees the models of pairs, before others are loaded."""
-    for model in {id(each): each for pair in pairs for each in (pair.target, pair.draft_model) if each}.values():
+    for model in {id(model): model for pair in pairs for model in (pair.target, pair.draft_model) if model}.values():
         release(model)
     gc.collect()
     torch.cuda.empty_cache()  # nothing without a GPU
@@ -235,15 +222,31 @@ def spread(prompts, most: int):
     return prompts.select(np.unique(np.linspace(0, len(prompts.ids) - 1, most).astype(int)))
 
 
+def screen(comparison: Comparison, pair, end: float) -> Curve:
+    """Median seconds of a round for each of ROWS, after the prompt of median length; each is timed at least once."""
+    task, prompts = comparison.task, sorted(comparison.choosing.ids, key=len)
+    drafter = RandomDrafter(pair.target.config.get_text_config().vocab_size, task.order)
+    seconds: dict[int, list[float]] = {rows: [] for rows in ROWS}
+    for _ in range(REPEATS):
+        start = task.clock()
+        for rows, times in seconds.items():
+            rounds = task.generate(pair.target, drafter, prompts[len(prompts) // 2][None],
+                                   shape=shapes.chain(rows - 1), max_new_tokens=ROUNDS).rounds
+            times += [record.verify_seconds + record.commit_seconds for record in rounds[COLD:] or rounds[-1:]]
+        if 2 * task.clock() - start > end:  # another turn would take too long
+            break
+    return Curve.through(ROWS, [np.median(times) for times in seconds.values()])
+
+
 def race(comparison: Comparison, name: str, pairs: Sequence, base: Written,
          deadline: Deadline) -> Iterator[tuple[float, OtherFormat]]:
     """At each batch size, as long as time is left, the winner of one format, with its speed on the choosing prompts;
     nothing where its predicted speed is too low.
     """
-    found, choosing = comparison.found, comparison.choosing
-    task, made = replace(comparison.task, pairs=pairs), found.recommendation
+    evidence, choosing = comparison.evidence, comparison.choosing
+    task, advised = replace(comparison.task, pairs=pairs), evidence.recommendation
     curve = screen(comparison, pairs[0], min(deadline.share(0.5).end, task.clock() + SCREEN))
-    here, there = (comparison.contest(task.batches[0], seconds, found.tried) for seconds in (curve, None))
+    here, there = (comparison.contest(task.batches[0], seconds, evidence.tried) for seconds in (curve, None))
     ratio = fastest_of(here) / fastest_of(there)
     predicted = f"predicted to decode {ratio:.2f} times as fast as {comparison.reference}"
     comparison.say(f"{name} is {predicted}")
@@ -254,21 +257,29 @@ def race(comparison: Comparison, name: str, pairs: Sequence, base: Written,
     qualities = quality(base, pairs[0], task.rng, judged_by)
     competing = leading(comparison, pairs, curve)
     recorded = candidates.record(pairs[0], competing, choosing, task.new_tokens, task.limits.depth)
-    tried = {each.name: replace(each, entrant=one) for one in competing for each in found.tried
-             if each.entrant.name == one.name}  # as in the recommendation's format, where no time is left to replay
-    for place, one in enumerate(competing):
+    tried = {candidate.name: replace(candidate, entrant=entrant)  # as in the recommendation's format, if time runs out
+             for entrant in competing for candidate in evidence.tried if candidate.entrant.name == entrant.name}
+    for place, entrant in enumerate(competing):
         share = replaying.share(1 / (len(competing) - place))
-        tried |= {each.name: each for each in in_time(candidates.static(one, recorded, task.limits), share)}
+        replayed = in_time(candidates.static(entrant, recorded, task.limits), share)
+        tried |= {candidate.name: candidate for candidate in replayed}
     whole = recorded.trace.without_loops
     asked = choosing.select(whole) if whole else choosing
-    comparison.say(f"{name}: {len(tried)} candidates of {', '.join(one.name for one in competing)}")
-    for place, each in enumerate(made.by_batch):
-        batch = each.batch
+    comparison.say(f"{name}: {len(tried)} candidates of {', '.join(entrant.name for entrant in competing)}")
+    for place, choice in enumerate(advised.by_batch):
+        batch = choice.batch
         if place and deadline.over():
             comparison.left_out[f"{name} at batch {batch}"] = LATE
             continue
-        share = deadline.share(1 / (len(made.by_batch) - place))
-        finalists = finalists_of(comparison.contest(batch, curve, list(tried.values())), each, pairs, task)
+        share = deadline.share(1 / (len(advised.by_batch) - place))
+        contest = comparison.contest(batch, curve, list(tried.values()))
+        ranked = sorted(contest.tried, key=lambda candidate: -contest.speed(candidate))[:FINALISTS]
+        finalists = {candidate.name: candidate for candidate in ranked}
+        settings = [(one.entrant.spec, one.label, one.entrant.pair.name) for one in ranked]
+        if not choice.is_plain and (choice.drafter, choice.tree, choice.pair) not in settings:
+            pair, unknown = next(pair for pair in pairs if pair.name == choice.pair), np.zeros(0)
+            finalists[RECOMMENDED] = Candidate(Entrant(choice.drafter, choice.drafter, pair, None), choice.tree,
+                                               choice.shape, (), unknown, unknown, unknown)
         rows = comparison.raced(task, finalists, ways.groups(asked, batch), name, batch, "choosing",
                                 share.share(SHARES["choose"]))
         speeds = {way: measured(rows, way, None, task.rng).value for way in (PLAIN, *finalists)}
@@ -292,25 +303,12 @@ def fastest_of(contest: Contest) -> float:
 
 def leading(comparison: Comparison, pairs: Sequence, curve: Curve) -> list[Entrant]:
     """The drafters that are predicted to be fastest in a format, at any batch size, with these pairs."""
-    contests = [comparison.contest(batch, curve, comparison.found.tried) for batch in comparison.found.prices]
-    ranked = [(contest.speed(each) / contest.prices[each.entrant.name].plain, each.entrant)
-              for contest in contests for each in contest.tried]
-    names = list(dict.fromkeys(one.name for _, one in sorted(ranked, key=lambda told: -told[0])))[:LEADING]
-    specs = dict.fromkeys(one.spec for _, one in ranked if one.name in names)
-    return [one for one in candidates.entrants(pairs, list(specs)) if one.name in names]
-
-
-def finalists_of(contest: Contest, recommended: ForBatch, pairs: Sequence, task: Task) -> dict[str, Candidate]:
-    """By name the candidates that a format races: those of the highest predicted speed, and the recommended one."""
-    ranked = sorted(contest.tried, key=lambda each: -contest.speed(each))[:FINALISTS]
-    named = {each.name: each for each in ranked}
-    setting = (recommended.drafter, recommended.tree, recommended.pair)
-    if recommended.is_plain or setting in [(each.entrant.spec, each.label, each.entrant.pair.name) for each in ranked]:
-        return named
-    pair = next(pair for pair in pairs if pair.name == recommended.pair)
-    entrant = Entrant(recommended.drafter, recommended.drafter, pair, None)
-    none = np.zeros(0)
-    return named | {RECOMMENDED: Candidate(entrant, recommended.tree, recommended.shape, (), none, none, none)}
+    contests = [comparison.contest(batch, curve, comparison.evidence.tried) for batch in comparison.evidence.prices]
+    ranked = [(contest.speed(candidate) / contest.prices[candidate.entrant.name].plain, candidate.entrant)
+              for contest in contests for candidate in contest.tried]
+    names = list(dict.fromkeys(entrant.name for _, entrant in sorted(ranked, key=lambda entry: -entry[0])))[:LEADING]
+    specs = dict.fromkeys(entrant.spec for _, entrant in ranked if entrant.name in names)
+    return [entrant for entrant in candidates.entrants(pairs, list(specs)) if entrant.name in names]
 
 
 def logs(rows: pd.DataFrame) -> pd.Series:

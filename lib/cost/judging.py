@@ -2,6 +2,7 @@
 how far predicted speeds are from measured ones. Functions of arrays and tables alone.
 """
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -37,23 +38,23 @@ def break_even(prefill: float, per_token: float, base_prefill: float, base_per_t
     return 1 + (prefill - base_prefill) / (base_per_token - per_token)
 
 
-def upheld(name: str, predicted: float, speedup: Interval, whole: Interval, own: tuple[float, float],
+def upheld(name: str, predicted: float, speedup: Interval, whole: Interval, winner: tuple[float, float],
            plain: tuple[float, float], tokens: float, n: int) -> tuple[bool, str]:
     """Whether a candidate stays recommended on the prompts that judge, and `ForBatch.reason`.
 
     speedup, whole: measured over plain decoding on n prompts, without prefill and of whole calls, with answers of so
-    many tokens on average; own, plain: as `call_times` gives them.
+    many tokens on average; winner, plain: as `call_times` gives them.
     """
     if speedup.is_below(1):
         return False, (f"{name} was predicted to decode {predicted:.2f} times as fast as plain decoding, but decoded "
                        f"{speedup} times as fast on the prompts that judge (n = {n})")
     if whole.is_above(1):
         return True, ""
-    length = break_even(*own, *plain)
+    length = break_even(*winner, *plain)
     even = f"at answers of {np.ceil(length):.0f} tokens" if np.isfinite(length) else "at no length of answer"
     calls = (f"whole calls of {name}, prefill included, are {whole} times as fast as plain decoding (n = {n}); they "
-             f"break even {even} (prefill {1000 * own[0]:.3g} ms against {1000 * plain[0]:.3g}, then "
-             f"{1000 * own[1]:.3g} ms per token against {1000 * plain[1]:.3g})")
+             f"break even {even} (prefill {1000 * winner[0]:.3g} ms against {1000 * plain[0]:.3g}, then "
+             f"{1000 * winner[1]:.3g} ms per token against {1000 * plain[1]:.3g})")
     stays = not whole.is_below(1)
     return stays, f"{f'gain not shown for answers of {tokens:.0f} tokens: ' if stays else ''}{calls}"
 
@@ -62,8 +63,8 @@ def call_times(rows: pd.DataFrame, way: str, batch: int) -> tuple[float, float]:
     """Seconds of a way's prefill, and seconds per further token of the mean answer until the last row ends: means over
     calls. rows: those of `ways.race`.
     """
-    own = rows[rows["way"] == way]
-    return own["prefill"].mean(), (own["seconds"] - own["prefill"]).sum() / (own["tokens"] / batch - 1).sum()
+    calls = rows[rows["way"] == way]
+    return calls["prefill"].mean(), (calls["seconds"] - calls["prefill"]).sum() / (calls["tokens"] / batch - 1).sum()
 
 
 def optimism(tokens: np.ndarray, rates: np.ndarray, kinds: Sequence[str], batch: int,
@@ -82,9 +83,9 @@ def optimism(tokens: np.ndarray, rates: np.ndarray, kinds: Sequence[str], batch:
         halves = [np.sort(half) for half in (order[: prompts // 2], order[prompts // 2 :])]
         sides = [log_tokens(tokens[:, half], [kinds[at] for at in half], batch) + np.log(rates) for half in halves]
         known = ~np.isnan(sides).any(0)
-        for own, other in (sides, sides[::-1]) if known.any() else ():
-            best = np.where(known, own, -np.inf).argmax()
-            logs.append(other[best] - own[best])
+        for chosen_on, other in (sides, sides[::-1]) if known.any() else ():
+            best = np.where(known, chosen_on, -np.inf).argmax()
+            logs.append(other[best] - chosen_on[best])
     return float(np.exp(np.mean(logs))) if logs else 1.0
 
 
@@ -92,15 +93,9 @@ def log_tokens(tokens: np.ndarray, kinds: Sequence[str], batch: int) -> np.ndarr
     """float[C]: tokens per round and row in batches of these prompts, in logarithms: the mean over the rows of a batch,
     which have the same rounds, and the geometric mean over batches, as speeds are measured. tokens: float[C, P].
     """
-    means = np.stack([_mean(tokens[:, rows]) for _, rows in together(kinds, batch)], axis=1)
-    return _mean(np.log(means))
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """The mean over the last axis of the numbers that are known; NaN where none is."""
-    known = ~np.isnan(values)
-    return np.divide(np.where(known, values, 0.0).sum(-1), known.sum(-1), where=known.any(-1),
-                     out=np.full(values.shape[:-1], np.nan))
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # NaN where no row of a batch is known
+        means = np.stack([np.nanmean(tokens[:, rows], axis=1) for _, rows in together(kinds, batch)], axis=1)
+        return np.nanmean(np.log(means), axis=1)
 
 
 def parts(rows: pd.DataFrame, way: str, batch: int) -> tuple[float, float]:
@@ -109,11 +104,11 @@ def parts(rows: pd.DataFrame, way: str, batch: int) -> tuple[float, float]:
     "advice_timed".
     """
     turns = rows.pivot(index=["prompt", "repeat"], columns="way", values=["rate", "round_ms"])
-    own, plain = turns.xs(way, axis=1, level="way"), turns.xs(PLAIN, axis=1, level="way")
-    logs = pd.DataFrame({"tokens": np.log(own["rate"] * own["round_ms"] / (1000 * batch)),
-                         "time": np.log(own["round_ms"] / plain["round_ms"])}).dropna()
-    found = np.exp(logs.groupby(level="prompt").mean().mean())
-    return float(found["tokens"]), float(found["time"])
+    calls, plain = turns.xs(way, axis=1, level="way"), turns.xs(PLAIN, axis=1, level="way")
+    logs = pd.DataFrame({"tokens": np.log(calls["rate"] * calls["round_ms"] / (1000 * batch)),
+                         "time": np.log(calls["round_ms"] / plain["round_ms"])}).dropna()
+    tokens, time = np.exp(logs.groupby(level="prompt").mean().mean())
+    return float(tokens), float(time)
 
 
 def measured(rows: pd.DataFrame, way: str, base: str | None, rng: np.random.Generator, whole: bool = False) -> Interval:
@@ -125,5 +120,5 @@ def measured(rows: pd.DataFrame, way: str, base: str | None, rng: np.random.Gene
     speed = np.log(rows["tokens"] / rows["seconds"] if whole else rows["rate"])
     turns = rows.assign(speed=speed).pivot(index=["prompt", "repeat"], columns="way", values="speed")
     logs = (turns[way] - turns[base] if base else turns[way]).dropna()
-    found = stats.of_repeats([own.to_numpy() for _, own in logs.groupby(level="prompt", sort=False)], rng)
-    return Interval(*(float(np.exp(end)) for end in (found.value, found.low, found.high)))
+    mean = stats.of_repeats([values.to_numpy() for _, values in logs.groupby(level="prompt", sort=False)], rng)
+    return Interval(*(float(np.exp(end)) for end in (mean.value, mean.low, mean.high)))

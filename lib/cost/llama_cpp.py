@@ -33,6 +33,7 @@ def llama(file: Path, eos: Sequence[int], new_tokens: int, window: int,
     model = _model(file, window)
 
     def run(prompts: Sequence[Tensor]) -> Continued:
+        """Continues one prompt int64[T]."""
         (prompt,) = prompts
         tokens, prefilled = [], float("nan")
         for token in model.generate(prompt.tolist(), temp=0.0, repeat_penalty=1.0):
@@ -53,6 +54,7 @@ def passes(file: Path, tokens: Sequence[int], prefix: int) -> Callable[[int], ob
     model.eval(tokens[:prefix])
 
     def run(count: int) -> None:
+        """One forward pass over so many tokens."""
         model.n_tokens = prefix  # what follows is dropped and written again
         model.eval(tokens[prefix : prefix + count])
 

@@ -89,22 +89,28 @@ def write(target: dict, drafter: dict, file) -> None:
 @torch.inference_mode()
 def times(name: str, *, dtype, device: str, batches, nodes, prefix: int, repeats: int,
           text: str = TEXT) -> dict[tuple[int, int], float]:
-    """Median milliseconds of a forward pass by (batch, nodes). SystemExit names a cache that cannot be cropped."""
+    """Median milliseconds of a forward pass with its greedy choice, by (batch, nodes); the first turn warms up.
+
+    SystemExit names a cache that cannot be cropped.
+    """
     model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).to(device).eval()
-    tokenizer, found, order = AutoTokenizer.from_pretrained(name), {}, random.Random(0)
+    tokenizer, medians, order = AutoTokenizer.from_pretrained(name), {}, random.Random(0)
+    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
     for batch in batches:
         tokens = rows(tokenizer, text, batch, prefix + max(nodes) + 1).to(device)
         cache = getattr(model(tokens[:, :prefix], use_cache=True, logits_to_keep=1), "past_key_values", None)
         check_crop(name, model, tokens[:, prefix:], cache)
         seconds = {count: [] for count in nodes}
-        for turn in range(repeats + 1):
+        for _ in range(repeats + 1):
             for count in order.sample(list(nodes), len(nodes)):
-                took = seconds_of(model, tokens[:, prefix : prefix + count + 1], cache, device)
+                wait()  # from idle device to idle device
+                start = time.perf_counter()
+                model(tokens[:, prefix : prefix + count + 1], past_key_values=cache, use_cache=True).logits.argmax(-1)
+                wait()
+                seconds[count].append(time.perf_counter() - start)
                 cache.crop(-(count + 1))
-                if turn:  # the first turn warms up
-                    seconds[count].append(took)
-        found |= {(batch, count): 1000 * statistics.median(own) for count, own in seconds.items()}
-    return found
+        medians |= {(batch, count): 1000 * statistics.median(times[1:]) for count, times in seconds.items()}
+    return medians
 
 
 def rows(tokenizer, text: str, batch: int, length: int) -> torch.Tensor:
@@ -134,16 +140,6 @@ def check_crop(name: str, model, block: torch.Tensor, cache) -> None:
     names = ", ".join(sorted(kinds or {type(layer).__name__ for layer in layers})) or type(cache).__name__
     raise SystemExit(f"the cache of {name} ({names}) cannot be cropped to the text again, so that a check cannot be "
                      "repeated; time its checks in the engine that serves it, and write the table by hand")
-
-
-def seconds_of(model, tokens: torch.Tensor, cache, device: str) -> float:
-    """Seconds of a forward pass with its greedy choice, from idle device to idle device."""
-    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    wait()
-    start = time.perf_counter()
-    model(tokens, past_key_values=cache, use_cache=True).logits.argmax(-1)
-    wait()
-    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ def race(task: Task, choosing: PromptSet, contest: Contest, deadline: Deadline) 
                              for name, ratio in ratios.items()}
 
     def fastest(names: Sequence[str]) -> Candidate | None:
+        """What `judging.choose` takes of these ways; None for plain decoding."""
         nodes = [finalists[name].shape.budget if name in finalists else 0 for name in names]
         return finalists.get(names[judging.choose([speeds[name] for name in names], nodes)]) if names else None
 
@@ -175,11 +176,11 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
     """The recommendation at a batch size, the timed calls on the judging prompts, and rows of the table
     "advice_errors".
     """
-    batch, roles, rng = contest.batch, dict(choice.roles), task.rng
+    batch, roles, rng = contest.batch, choice.roles, task.rng
     predicted = {name: speed * choice.left for name, speed in choice.speeds.items()}
     winner = roles[RECOMMENDED]
-    named = {role: candidate for role, candidate in roles.items()
-             if candidate and (role == RECOMMENDED or candidate is not winner)}
+    way_of = {role: RECOMMENDED if candidate and candidate is winner else role for role, candidate in roles.items()}
+    named = {role: candidate for role, candidate in roles.items() if candidate and way_of[role] == role}
     groups = ways.groups(record.judging, batch)
     enough = min(stats.FEWEST, len(groups)), deadline.share(1 - SHARES["others"])
     rows = timed(task, named, groups, batch, deadline, generated=True, warm=True, repeats=REPEATS, enough=enough)
@@ -192,35 +193,49 @@ def judge(task: Task, record: Record, contest: Contest, choice: Choice,
         rest["repeat"] += rows["repeat"].max() + 1
     errors = [error(part, way, candidate, choice, record.choosing, batch, rng) for part, ways_ in (
         (rows, named), (rest, others)) for way, candidate in ways_.items() if way in set(part["way"])]
-    measured_on = rows["prompt"].nunique()
-    warnings = _warnings(winner, contest, measured_on, len(groups))
-    judged, reason = rows, ""
+    measured_on, warnings = int(rows["prompt"].nunique()), []
+    for what, name in (("budget", "budget"), ("depth", "max_depth")):
+        largest = max(getattr(candidate.shape, name) for candidate in contest.tried)
+        if winner and not hasattr(winner.shape, "costs") and getattr(winner.shape, name) == largest:
+            warnings.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
+    if measured_on < len(groups):
+        warnings.append(f"{measured_on} of {len(groups)} batches of prompts were measured: the time was over (give "
+                        "more seconds), or answers ended at their first token")
+    if measured_on < stats.FEWEST:
+        warnings.append(f"{measured_on} batches of prompts are too few for an interval: give {stats.FEWEST} or more")
+    reason = ""
     if winner:  # and stays so where it is not slower than plain decoding
         speedup, calls = (measured(rows, RECOMMENDED, PLAIN, rng, whole) for whole in (False, True))
         times = [judging.call_times(rows, way, batch) for way in (RECOMMENDED, PLAIN)]
         tokens = (rows.loc[rows["way"] == PLAIN, "tokens"] / batch).mean()
         stays, reason = judging.upheld(winner.name, predicted[winner.name], speedup, calls, *times, tokens, measured_on)
-        if not stays:
-            role = next((role for role in (CHAIN, TREE) if roles[role] is winner), RECOMMENDED)
-            judged, roles[RECOMMENDED], winner = rows.replace({"way": {RECOMMENDED: role}}), None, None
+        winner = winner if stays else None
     raced = beside(choice.rows, choice.finalists, choice.speeds, rng)
-    way_of = {role: RECOMMENDED if candidate and candidate is winner else role for role, candidate in roles.items()}
     best = RECOMMENDED if winner else PLAIN
     shown = {RECOMMENDED: best, PLAIN: PLAIN, CHAIN: way_of[CHAIN]}
     shown |= ({TREE: way_of[TREE]} if roles[TREE] else {}) | {GENERATE: GENERATE}
     facts = dict(
         batch=batch, chain=_named(roles[CHAIN]), best_tree=roles[TREE] and _named(roles[TREE]),
-        speedup=measured(judged, best, PLAIN, rng), over_chain=measured(judged, best, shown[CHAIN], rng),
-        tree_over_chain=roles[TREE] and measured(judged, shown[TREE], shown[CHAIN], rng),
-        with_prefill=measured(judged, best, PLAIN, rng, whole=True),
-        kinds={kind: measured(own, best, PLAIN, rng) for kind, own in judged.groupby("kind")},
-        tokens_per_second={name: measured(judged, way, None, rng) for name, way in shown.items()},
-        prompts=int(measured_on), repeats=int(rows["repeat"].nunique()), warnings=warnings, reason=reason, raced=raced,
+        speedup=measured(rows, best, PLAIN, rng), over_chain=measured(rows, best, shown[CHAIN], rng),
+        tree_over_chain=roles[TREE] and measured(rows, shown[TREE], shown[CHAIN], rng),
+        with_prefill=measured(rows, best, PLAIN, rng, whole=True),
+        kinds={kind: measured(calls, best, PLAIN, rng) for kind, calls in rows.groupby("kind")},
+        tokens_per_second={name: measured(rows, way, None, rng) for name, way in shown.items()},
+        prompts=measured_on, repeats=int(rows["repeat"].nunique()), warnings=warnings, reason=reason, raced=raced,
         raced_on=int(choice.rows["prompt"].nunique()))
     if facts["speedup"].value < 1:
         warnings.append("on the prompts that judge it is slower than plain decoding: give more prompts or seconds")
-    fields = setting_of(winner, contest, predicted[winner.name] if winner else 1.0, task)
-    return ForBatch(**facts, **fields), pd.concat([rows, rest]), errors
+    if winner is None:
+        facts |= dict(drafter=NO_DRAFTER, pair=task.pair.name, tree=NO_TREE, choices=[], budget=0, depth=0,
+                      predicted=1.0, settings=[])
+    else:
+        shape, costs, (lines, served) = winner.shape, getattr(winner.shape, "costs", None), for_engines(winner, contest)
+        facts |= dict(
+            drafter=winner.entrant.spec, pair=winner.entrant.pair.name, tree=winner.label, budget=shape.budget,
+            choices=[list(path) for path in shape.choices()] if isinstance(shape, Tree) else None,
+            depth=shape.max_depth, predicted=predicted[winner.name], settings=lines, served=served,
+            costs=costs and asdict(costs))
+    return ForBatch(**facts), pd.concat([rows, rest]), errors
 
 
 def beside(rows: pd.DataFrame, finalists: Mapping[str, Candidate], speeds: Mapping[str, float],
@@ -247,22 +262,10 @@ def error(rows: pd.DataFrame, way: str, candidate: Candidate, choice: Choice, ch
                 time_error=time_judged * ratio - 1)
 
 
-def setting_of(winner: Candidate | None, contest: Contest, predicted: float, task: Task) -> dict[str, object]:
-    """The fields of `ForBatch` that say what is recommended, with the settings of engines for it."""
-    if winner is None:
-        return dict(drafter=NO_DRAFTER, pair=task.pair.name, tree=NO_TREE, choices=[], budget=0, depth=0, predicted=1.0,
-                    settings=[])
-    lines, served = for_engines(winner, contest)
-    costs = getattr(winner.shape, "costs", None)
-    return dict(
-        drafter=winner.entrant.spec, pair=winner.entrant.pair.name, tree=winner.label, budget=winner.shape.budget,
-        choices=[list(path) for path in winner.shape.choices()] if isinstance(winner.shape, Tree) else None,
-        depth=winner.shape.max_depth, predicted=predicted, settings=lines, served=served, costs=costs and asdict(costs))
-
-
 def for_engines(winner: Candidate, contest: Contest) -> tuple[list[dict[str, str]], dict[str, object] | None]:
     """`ForBatch.settings` and `ForBatch.served`."""
     def lines_of(candidate: Candidate) -> list[dict[str, str]]:
+        """The settings of engines that run a candidate's drafter."""
         chains = [other for other in contest.tried if other.entrant is candidate.entrant and other.is_chain]
         chain = max(chains, key=contest.speed).shape if chains else ROOT_ALONE
         return settings(candidate.entrant.spec, candidate.shape, chain, places(candidate.entrant))
@@ -279,19 +282,3 @@ def for_engines(winner: Candidate, contest: Contest) -> tuple[list[dict[str, str
 def _named(candidate: Candidate) -> dict[str, str]:
     """`ForBatch.chain` or `ForBatch.best_tree`."""
     return {"drafter": candidate.entrant.spec, "pair": candidate.entrant.pair.name, "tree": candidate.label}
-
-
-def _warnings(winner: Candidate | None, contest: Contest, batches: int, asked: int) -> list[str]:
-    """What the reader of a recommendation should know of its limits; batches of prompts were measured, of those asked.
-    """
-    told = []
-    for what, name in (("budget", "budget"), ("depth", "max_depth")):
-        largest = max(getattr(candidate.shape, name) for candidate in contest.tried)
-        if winner and not hasattr(winner.shape, "costs") and getattr(winner.shape, name) == largest:
-            told.append(f"the best {what} is the largest tested, {largest}: a larger one may be faster")
-    if batches < asked:
-        told.append(f"{batches} of {asked} batches of prompts were measured: the time was over (give more seconds), "
-                    "or answers ended at their first token")
-    if batches < stats.FEWEST:
-        told.append(f"{batches} batches of prompts are too few for an interval: give {stats.FEWEST} or more")
-    return told

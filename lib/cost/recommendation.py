@@ -133,20 +133,20 @@ class ForBatch:
         """A sentence on the best tree beside the best chain, on the prompts that judge."""
         if not self.best_tree:
             return "no branching tree was judged"
-        tree, chain = (f"({each['drafter']}, {each['tree']})" for each in (self.best_tree, self.chain))
+        tree, chain = (f"({named['drafter']}, {named['tree']})" for named in (self.best_tree, self.chain))
         return (f"the best tree {tree} is {self.tree_over_chain} times as fast as the best chain {chain} "
                 f"(n = {self.prompts}): {about_trees(self.tree_over_chain)}")
 
     @property
     def ties(self) -> str:
         """A sentence on what cannot be told apart from the fastest candidate, on the prompts that choose."""
-        tied = [each for each in self.raced if each.tied]
+        tied = [way for way in self.raced if way.tied]
         if not tied:
             return "no race is known"
         if 0 < self.raced_on < stats.FEWEST:
             return f"{len(self.raced)} ways were raced on n = {self.raced_on}, {TOO_FEW}"
-        told = "; ".join(f"{each.name} {each.over_fastest}" for each in tied[1:])
-        return (f"{tied[0].name} has the highest estimate; " + (f"tied with it: {told}" if told else
+        others = "; ".join(f"{way.name} {way.over_fastest}" for way in tied[1:])
+        return (f"{tied[0].name} has the highest estimate; " + (f"tied with it: {others}" if others else
                 f"each of {len(self.raced) - 1} others is slower") + f" (n = {self.raced_on})")
 
     @property
@@ -203,8 +203,8 @@ class ForBatch:
 
 def with_schedule(by_batch: Sequence[ForBatch]) -> list[ForBatch]:
     """The same recommendations with the settings of `engines.scheduled`."""
-    rows = scheduled({each.batch: None if each.is_plain else each.settings for each in by_batch})
-    return [replace(each, settings=rows[each.batch]) for each in by_batch]
+    rows = scheduled({choice.batch: None if choice.is_plain else choice.settings for choice in by_batch})
+    return [replace(choice, settings=rows[choice.batch]) for choice in by_batch]
 
 
 @dataclass(frozen=True)
@@ -263,19 +263,15 @@ class Formats:
         """The second answer in lines of text."""
         lines = []
         for other in self.fastest:
-            share = exact(Interval(*(100 * end for end in other.agreement)))
+            share, divergence = (stats.format_estimate(value, ".3g") for value in (
+                Interval(*(100 * end for end in other.agreement)), other.divergence))
             lines += [f"batch {other.batch}, over all number formats: {other.sentence}",
                       f"  its most likely next token is that of {self.widest} at {share} % of places, with a mean KL "
-                      f"divergence of {exact(other.divergence)} nats per token ({other.judged} prompts)"]
+                      f"divergence of {divergence} nats per token ({other.judged} prompts)"]
         if self.fastest:
             lines.append(f"  the formats were timed one after another: plain decoding in {self.reference} was "
                          f"{self.drift} times as fast after all of them as before (n = {self.drift_prompts})")
         return lines + [f"  not raced, or slower: {name} ({reason})" for name, reason in self.left_out.items()]
-
-
-def exact(value: Interval) -> str:
-    """A small number, or one near 1, with its interval."""
-    return stats.format_estimate(value, ".3g")
 
 
 @dataclass(frozen=True)
@@ -305,12 +301,8 @@ class Recommendation:
     formats: Formats | None = None
 
     def at(self, batch: int) -> ForBatch:
-        """The recommendation at a batch size. LookupError where that was not measured."""
-        for own in self.by_batch:
-            if own.batch == batch:
-                return own
-        measured = ", ".join(str(own.batch) for own in self.by_batch)
-        raise LookupError(f"nothing is recommended at batch {batch}, only at {measured}; measure that batch too")
+        """The recommendation at a batch size. KeyError where that was not measured."""
+        return {choice.batch: choice for choice in self.by_batch}[batch]
 
     def save(self, path: str | Path) -> None:
         """Writes the file in one step, in a new folder if need be."""
@@ -320,7 +312,7 @@ class Recommendation:
         """The recommendation in lines of text."""
         lines = [f"{self.target} ({self.dtype}; {self.processor}, {self.threads} threads): chosen on {self.choosing} "
                  f"prompts, measured on others, {self.new_tokens} tokens each"]
-        lines += [line for each in self.by_batch for line in each.lines]
+        lines += [line for choice in self.by_batch for line in choice.lines]
         lines += self.formats.lines if self.formats else []
         return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.warnings)])
 
@@ -328,6 +320,7 @@ class Recommendation:
 def write(path: str | Path, value) -> None:
     """Writes a dataclass as JSON in one step, in a new folder if need be; null stands for NaN."""
     def plain(part):
+        """The part as JSON has it."""
         if isinstance(part, Mapping):
             return {key: plain(inner) for key, inner in part.items()}
         if isinstance(part, (list, tuple)):
@@ -341,9 +334,11 @@ def write(path: str | Path, value) -> None:
 def load(path: str | Path) -> Recommendation:
     """Reads a file that `save` wrote. FileNotFoundError without it, ValueError where it holds something else."""
     def interval(ends: Sequence[float | None]) -> Interval:
+        """The interval of a list [value, low, high]."""
         return Interval(*(float("nan") if end is None else end for end in ends))
 
     def with_intervals(row: Mapping[str, object], *names: str) -> dict[str, object]:
+        """The row with intervals in the place of the lists under these names."""
         return row | {name: interval(row[name]) for name in names if row.get(name) is not None}
 
     try:

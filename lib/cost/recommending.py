@@ -23,11 +23,11 @@ import pandas as pd
 import torch
 
 from lib.cost import candidates, ways
-from lib.cost.calibration import LEVELS, calibrate, dtype_of, falling, full_rounds, usual_prefix
+from lib.cost.calibration import LEVELS, calibrate, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Limits
 from lib.cost.racing import SHARES, Contest, Record, Task, judge, race
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Recommendation, with_schedule
-from lib.cost.round_cost import CostTable, Curve, RoundCost
+from lib.cost.round_cost import FREE, CostTable, RoundCost
 from lib.cost.ways import Deadline
 from lib.decoding import loop
 from lib.drafters.controls import RandomDrafter
@@ -45,7 +45,7 @@ LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
 
 
 @dataclass(frozen=True)
-class Found:
+class Evidence:
     """What `recommend` returns: the recommendation, and what it rests on.
 
     tried: every candidate but those of one batch size. prices: the cost of rounds, by batch size and drafter.
@@ -67,7 +67,7 @@ class Found:
 def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (), batches: Sequence[int] = (1,),
               new_tokens: int = 96, limits: Limits = Limits(), seconds: float = 600.0, seed: int = 0,
               report: Callable[[str], None] = print, generate: Callable = loop.generate,
-              clock: Callable[[], float] = time.perf_counter) -> Found:
+              clock: Callable[[], float] = time.perf_counter) -> Evidence:
     """The fastest drafter and tree for the target of these pairs at each batch size.
 
     pairs: `models.Pair`s of one target, whose draft models compete. choosing, judging: prompts with names, kinds and
@@ -83,6 +83,7 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
                 np.random.default_rng(seed))
 
     def say(line: str) -> None:
+        """Reports a line of progress, with the seconds since the beginning."""
         report(f"{clock() - begin:4.0f} s: {line}")
 
     replaying, pricing = whole.share(SHARES["replay"]), whole.share(SHARES["price"])
@@ -105,19 +106,19 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
         timed += [choice.rows.assign(part="choosing"), judged.assign(part="judging")]
         errors += rows
     machine = processor.machine(task.pair.target.device)
-    made = Recommendation(
+    advised = Recommendation(
         target=task.pair.target_name,
         draft_models=[pair.drafter_name for pair in pairs if pair.draft_model is not None],
-        drafters=[entrant.name for entrant in task.entrants], dtype=dtype_of(task.pair), device=machine["device"],
+        drafters=[entrant.name for entrant in task.entrants], dtype=task.pair.dtype, device=machine["device"],
         processor=processor.title(machine), threads=machine["threads"], versions=provenance.versions(),
         new_tokens=new_tokens, choosing=len(choosing.ids), judging=len(known.judging.ids), looping=known.looping,
         by_batch=with_schedule(by_batch), warnings=task.warnings)
-    facts = dict(target=made.target, dtype=made.dtype)
+    facts = dict(target=advised.target, dtype=advised.dtype)
     listed = pd.DataFrame([row(candidate, contest.batch, contest.prices[candidate.entrant.name], task.rng)
                            for contest in contests for candidate in contest.tried])
-    return Found(made, tried, prices, listed.assign(**facts),
-                 pd.concat(timed, ignore_index=True).drop(columns="prefill").assign(**facts), costs,
-                 pd.DataFrame(errors).assign(**facts), known.judging)
+    return Evidence(advised, tried, prices, listed.assign(**facts),
+                    pd.concat(timed, ignore_index=True).drop(columns="prefill").assign(**facts), costs,
+                    pd.DataFrame(errors).assign(**facts), known.judging)
 
 
 def record(task: Task, choosing, judging, deadline: Deadline) -> Record:
@@ -181,6 +182,8 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
     parts, prices = [], {}
 
     def calibrated(pair, drafter, name: str, shapes: Sequence[str], prefix: int, seconds: float) -> pd.DataFrame:
+        """Rows of `calibrate` at this batch size, under the drafter's name; on a CPU without shapes of too many nodes.
+        """
         most = task.most_nodes(batch)
         fitting = [shape for shape in shapes if not on_cpu or shape_or_growth(shape).budget <= most]
         return calibrate(pair, choosing.ids, batches=[batch], prefix=prefix, shapes=fitting, most=most, seconds=seconds,
@@ -196,7 +199,7 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
                 task.warnings.append(f"{fall}, twice: something disturbed the measurement")
         parts.append(rows)
         check = CostTable(rows).at(task.pair.target_name, RULER, batch=batch)
-        free = replace(check, once=0.0, level=Curve.through([1], [0.0]))
+        free = replace(check, once=0.0, level=FREE)
         if not prices:
             contest = Contest(batch, tried, {entrant.name: free for entrant in task.entrants})
             forwarding = contest.fastest_first(forwarding)
@@ -212,7 +215,7 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
         table = CostTable(pd.concat(parts))
         by_name = {entrant.name: table.at(task.pair.target_name, entrant.name, batch=batch) for entrant in forwarding}
         by_name |= {entrant.name: free for entrant in costless}
-        prices[batch] = {name: replace(cost, plain=check.plain, check=check.check) for name, cost in by_name.items()}
+        prices[batch] = {name: cost.checking_as(check) for name, cost in by_name.items()}
     return pd.concat(parts, ignore_index=True), prices
 
 
@@ -262,11 +265,11 @@ def row(candidate: Candidate, batch: int, price: RoundCost, rng: np.random.Gener
     """A candidate's columns of the table "advice_candidates" at the costs of its drafter."""
     mean = stats.ratio(candidate.accepted, candidate.rounds, rng)
     seconds = candidate.seconds(price, batch)
-    told = dict(batch=batch, drafter=candidate.entrant.name, shape=candidate.label, budget=candidate.shape.budget,
-                depth=candidate.shape.max_depth, chain=candidate.is_chain, round_ms=1000 * seconds,
-                level=float(price.once + price.level(1)) / price.plain, n_prompts=mean.n_prompts,
-                n_rounds=mean.n_rounds)
+    columns = dict(batch=batch, drafter=candidate.entrant.name, shape=candidate.label, budget=candidate.shape.budget,
+                   depth=candidate.shape.max_depth, chain=candidate.is_chain, round_ms=1000 * seconds,
+                   level=float(price.once + price.level(1)) / price.plain, n_prompts=mean.n_prompts,
+                   n_rounds=mean.n_rounds)
     for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
         tokens = 1 + getattr(mean, end)
-        told |= {f"tokens{suffix}": tokens, f"speedup{suffix}": tokens * price.plain / seconds}
-    return told
+        columns |= {f"tokens{suffix}": tokens, f"speedup{suffix}": tokens * price.plain / seconds}
+    return columns

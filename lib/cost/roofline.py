@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.cost.round_cost import Curve, RoundCost
+from lib.cost.round_cost import FREE, Curve, RoundCost
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,15 @@ def reads(machine: str, dtype: str, parameters: float, step: float) -> float:
     return step * GPUS[machine] / (parameters * WEIGHT_BYTES[dtype])
 
 
+def checks(hardware: Hardware, most: int, batch: int = 1) -> Curve:
+    """The time of a check by drafted nodes per row up to `most`, in plain rounds of the batch."""
+    kink = hardware.free_rows / batch - 1
+    at = sorted({1.0, *([kink] if 1 < kink < most else []), float(max(2, most))})
+    return Curve(np.array(at), np.asarray(hardware.check(at, batch)))
+
+
 def on(hardware: Hardware, measured: RoundCost, most: int, batch: int = 1) -> RoundCost:
     """The cost of rounds of up to `most` nodes on other hardware, in plain rounds; drafting takes as large a share of a
     plain round as was measured.
     """
-    kink = hardware.free_rows / batch - 1
-    at = sorted({1.0, *([kink] if 1 < kink < most else []), float(max(2, most))})
-    check = Curve(np.array(at), np.asarray(hardware.check(at, batch)))
-    return RoundCost(1.0, 0.0, Curve.through([1], [0.0]), check).drafting_as(measured)
+    return RoundCost(1.0, 0.0, FREE, checks(hardware, most, batch)).drafting_as(measured)

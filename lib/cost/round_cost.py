@@ -59,6 +59,9 @@ class Curve:
         return Curve(self.at, self.seconds * share)
 
 
+FREE = Curve(np.ones(1), np.zeros(1))  # of drafting that takes no time
+
+
 @dataclass(frozen=True)
 class RoundCost:
     """Seconds of a round of a whole batch.
@@ -86,6 +89,10 @@ class RoundCost:
         return replace(self, once=other.once * share, level=other.level.times(share),
                        grown=other.grown and other.grown.times(share))
 
+    def checking_as(self, other: RoundCost) -> RoundCost:
+        """This drafting, with another's plain round and check."""
+        return replace(self, plain=other.plain, check=other.check)
+
     def growing_as(self, other: RoundCost) -> RoundCost:
         """This cost, with another's share of a plain round for growing a tree where that was not timed."""
         return self if self.grown else replace(self, grown=self.drafting_as(other).grown)
@@ -106,18 +113,14 @@ def widths(tree: Tree) -> np.ndarray:
 
 
 class CostTable:
-    """The table "costs" as functions: `at` gives the cost of rounds of a pair at a batch."""
+    """The table "costs" as functions. rows: the table's; cells: the cost of rounds by target, drafter and batch."""
 
     def __init__(self, rows: pd.DataFrame):
         self.rows = rows
         self.cells = {cell: _fitted(group) for cell, group in rows.groupby(["target", "drafter", "batch"], sort=True)}
 
     def at(self, target: str, drafter: str, *, batch: int = 1) -> RoundCost:
-        """The cost of a round. ValueError for a pair or batch that was not calibrated."""
-        if (target, drafter, batch) not in self.cells:
-            known = sorted({f"{one}/{other} at batch {size}" for one, other, size in self.cells})
-            raise ValueError(f"{target}/{drafter} was not calibrated at batch {batch}, but {', '.join(known)}: "
-                             "calibrate it too")
+        """The cost of a round. KeyError for a pair or batch that was not calibrated."""
         return self.cells[target, drafter, batch]
 
 
@@ -126,9 +129,6 @@ def _fitted(rows: pd.DataFrame) -> RoundCost:
     by_rule = np.array([not isinstance(shape_or_growth(shape), Tree) for shape in rows["shape"]])
     growing, rows = rows[by_rule], rows[~by_rule]
     plain, drafts = rows[rows["shape"] == PLAIN], rows[rows["nodes"] > 0]
-    if plain.empty or drafts.empty:
-        raise ValueError(f"costs hold the shapes {list(rows['shape'])} for one batch: calibrate {PLAIN!r}, plain "
-                         "decoding, and shapes that draft")
     check = Curve.through(rows["nodes"], (rows["verify_ms"] + rows["commit_ms"]) / 1000)
     seconds = drafts["draft_ms"].to_numpy() / 1000
     once, level = _draft_model(list(drafts["shape"]), np.maximum(seconds, LEAST_SECONDS))
@@ -141,6 +141,6 @@ def _draft_model(shapes: list[str], seconds: np.ndarray) -> tuple[float, Curve]:
     """seconds = once + sum over levels of level(width), by least squares of relative errors, without negative terms."""
     widths_of = [widths(parse(shape)) for shape in shapes]
     places = np.unique(np.concatenate(widths_of))
-    design = np.array([[1.0, *((own == place).sum() for place in places)] for own in widths_of])
+    design = np.array([[1.0, *((level_widths == place).sum() for place in places)] for level_widths in widths_of])
     once, *levels = nnls(design / seconds[:, None], np.ones(len(seconds)))[0]
     return once, Curve.through(places, levels)

@@ -14,15 +14,13 @@ import numpy as np
 import pandas as pd
 
 from lib.cost import judging, roofline
-from lib.cost.candidates import Candidate, Entrant, Limits, static
+from lib.cost.candidates import Candidate, Entrant
 from lib.cost.engines import places, settings
 from lib.cost.recommendation import NO_DRAFTER, NO_TREE, ONE, PLAIN, ForBatch, Interval, Raced, write
-from lib.cost.round_cost import Curve, RoundCost
+from lib.cost.round_cost import FREE, Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import stats
 from lib.replay.logs import Texts
-from lib.replay.simulated import Recorded
-from lib.replay.trace import Trace
 
 FILE = "served.json"  # in a run's folder: what `ForLogs.save` writes
 COLUMNS = ("batch", "nodes", "check_ms")
@@ -71,9 +69,8 @@ def computed(hardware: str, target: float, drafter: float, batches: Sequence[int
     machine, prices = roofline.HARDWARE[hardware], {}
     for batch in batches:
         plain, step = (machine.step(size, batch) for size in (target, drafter))
-        level = Curve(np.array([1.0]), np.array([step]))
-        share = roofline.on(machine, RoundCost(plain, 0.0, level, Curve.through([1], [plain])), most, batch)
-        prices[batch] = RoundCost(plain, 0.0, level, Curve(share.check.at, share.check.seconds * plain))
+        checks = roofline.checks(machine, most, batch).times(plain)
+        prices[batch] = RoundCost(plain, 0.0, Curve(np.ones(1), np.array([step])), checks)
     return prices
 
 
@@ -101,19 +98,9 @@ class ForLogs:
 
 def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
     """bool[N]: the answers that choose, every second one of each kind, and those that judge."""
-    seen: dict[str, int] = {}
-    choosing = []
-    for kind in texts.kinds:
-        choosing.append(seen.get(kind, 0) % 2 == 0)
-        seen[kind] = seen.get(kind, 0) + 1
-    chosen = np.array(choosing)
+    kinds = pd.Series(texts.kinds, dtype=str)
+    chosen = (kinds.groupby(kinds).cumcount() % 2 == 0).to_numpy()
     return (chosen, ~chosen) if not chosen.all() else (chosen, chosen)
-
-
-def candidates(entrants: Sequence[Entrant], trace: Trace, texts: Texts, limits: Limits) -> list[Candidate]:
-    """Every drafter with its static trees, replayed on all logged answers."""
-    recorded = Recorded(trace, texts.prompts)
-    return [candidate for one in entrants for candidate in static(one, recorded, limits)]
 
 
 def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch: int, texts: Texts,
@@ -121,49 +108,54 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
     """The fastest candidate on the answers that choose, at the costs of a batch size, or the one with the fewest nodes
     of those nearly as fast, judged on the others; prices: as for `price_of`. Plain decoding has no nodes.
     """
-    long = set.intersection(*(set(each.prompts) for each in tried))  # a deep tree has no round in a short answer
+    long = set.intersection(*(set(candidate.prompts) for candidate in tried))  # else a deep tree has no round there
     choosing, others = ({name for name, is_in in zip(texts.names, part) if is_in} & long for part in halves(texts))
     if not choosing or not others:
         raise ValueError(f"{len(long)} of {len(texts.names)} answers are long enough for the deepest tree: give longer "
                          "answers, or a smaller depth")
-    nothing = replace(tried[0], entrant=Entrant(NO_DRAFTER, NO_DRAFTER, None, None), label=NO_TREE, shape=ROOT_ALONE,
-                      accepted=0 * tried[0].accepted, sizes=np.ones(1), passes={})
-    everything = (nothing, *tried)
-    speeds = {each.name: _part(each, choosing).speedup(price_of(each, prices), batch) for each in everything}
-    ranked = sorted(everything, key=lambda each: -speeds[each.name])
-    best = ranked[judging.choose([speeds[each.name] for each in ranked], [each.shape.budget for each in ranked])]
-    chains = [each for each in ranked if each.is_chain and each is not nothing]
-    own_chain = next((each for each in chains if each.entrant is best.entrant), nothing)
-    chain, tree = chains[0], next((each for each in ranked if each.branches), None)
+    plain = replace(tried[0], entrant=Entrant(NO_DRAFTER, NO_DRAFTER, None, None), label=NO_TREE, shape=ROOT_ALONE,
+                    accepted=0 * tried[0].accepted, sizes=np.ones(1), passes={})
+    speeds = {candidate.name: part_of(candidate, choosing).speedup(price_of(candidate, prices), batch)
+              for candidate in (plain, *tried)}
+    ranked = sorted((plain, *tried), key=lambda candidate: -speeds[candidate.name])
+    best = ranked[judging.choose([speeds[candidate.name] for candidate in ranked],
+                                 [candidate.shape.budget for candidate in ranked])]
+    chains = [candidate for candidate in ranked if candidate.is_chain and candidate is not plain]
+    chain, tree = chains[0], next((candidate for candidate in ranked if candidate.branches), None)
+    drafters_chain = next((candidate for candidate in chains if candidate.entrant is best.entrant), plain)
 
     def over(first: Candidate, second: Candidate, names: set[str]) -> Interval:
         """The predicted speed of a candidate over that of another, paired on answers of these names."""
         if first is second:
             return ONE
-        one, base = _part(first, names), _part(second, names)
+        one, base = part_of(first, names), part_of(second, names)
         share = base.seconds(price_of(base, prices), batch) / one.seconds(price_of(one, prices), batch)
         ratio = stats.difference(one.accepted + one.rounds, one.rounds, base.accepted + base.rounds, base.rounds, rng,
                                  relative=True)
         return Interval(*(share * end for end in (ratio.value, ratio.low, ratio.high)))
 
-    leaders: dict[str, Candidate] = {}  # each drafter's fastest
-    for each in ranked:
-        leaders.setdefault(each.entrant.name, each)
-    beside = {name: over(each, ranked[0], choosing) for name, each in leaders.items()}
-    raced = [Raced(PLAIN if each is nothing else each.name, each.shape.budget, speeds[each.name], beside[name],
-                   not (beside[name].is_known and beside[name].is_below(1))) for name, each in leaders.items()]
-    kinds = {kind: {name for name, other in zip(texts.names, texts.kinds) if other == kind} & others
-             for kind in dict.fromkeys(texts.kinds)}
+    leaders: dict[str, Candidate] = {}  # the fastest of each drafter
+    for candidate in ranked:
+        leaders.setdefault(candidate.entrant.name, candidate)
+    raced = []
+    for leader in leaders.values():
+        beside = over(leader, ranked[0], choosing)
+        raced.append(Raced(PLAIN if leader is plain else leader.name, leader.shape.budget, speeds[leader.name], beside,
+                           not (beside.is_known and beside.is_below(1))))
+    by_kind = {kind: {name for name, other in zip(texts.names, texts.kinds) if other == kind} & others
+               for kind in dict.fromkeys(texts.kinds)}
+    named_chain, named_tree = ({"drafter": one.entrant.name, "tree": one.label} if one else None
+                               for one in (chain, tree))
     return ForBatch(
         batch=batch, drafter=best.entrant.name, pair="", tree=best.label,
         choices=[list(path) for path in best.shape.choices()], budget=best.shape.budget, depth=best.shape.max_depth,
-        chain=_named(chain), predicted=speeds[best.name], speedup=over(best, nothing, others),
+        chain=named_chain, predicted=speeds[best.name], speedup=over(best, plain, others),
         over_chain=over(best, chain, others), with_prefill=None,
-        kinds={kind: over(best, nothing, names) for kind, names in kinds.items() if names}, tokens_per_second={},
+        kinds={kind: over(best, plain, names) for kind, names in by_kind.items() if names}, tokens_per_second={},
         prompts=len(others), repeats=0,
-        settings=settings(best.entrant.spec, best.shape, own_chain.shape, places(best.entrant)),
-        warnings=[], best_tree=tree and _named(tree), tree_over_chain=tree and over(tree, chain, others), raced=raced,
-        raced_on=len(choosing), reason="" if best is not nothing else "no candidate is faster")
+        settings=settings(best.entrant.spec, best.shape, drafters_chain.shape, places(best.entrant)),
+        warnings=[], best_tree=named_tree, tree_over_chain=tree and over(tree, chain, others), raced=raced,
+        raced_on=len(choosing), reason="" if best is not plain else "no candidate is faster")
 
 
 def price_of(candidate: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost:
@@ -171,7 +163,7 @@ def price_of(candidate: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost
     drafting is free. ValueError where a model has no cost.
     """
     if not candidate.passes:
-        return replace(prices[""], level=Curve.through([1], [0.0]))
+        return replace(prices[""], level=FREE)
     price = prices[candidate.entrant.name]
     if np.isnan(price.level(1)):
         raise ValueError(f"drafter {candidate.entrant.name!r} has a model, but the costs have no {DRAFT}: give the "
@@ -179,12 +171,8 @@ def price_of(candidate: Candidate, prices: Mapping[str, RoundCost]) -> RoundCost
     return price
 
 
-def _named(candidate: Candidate) -> dict[str, str]:
-    return {"drafter": candidate.entrant.name, "tree": candidate.label}
-
-
-def _part(candidate: Candidate, names: set[str]) -> Candidate:
-    """The candidate on some answers."""
+def part_of(candidate: Candidate, names: set[str]) -> Candidate:
+    """The candidate on the answers of these names."""
     known = np.array([name in names for name in candidate.prompts])
     return replace(candidate, prompts=[name for name in candidate.prompts if name in names],
                    accepted=candidate.accepted[known], rounds=candidate.rounds[known])

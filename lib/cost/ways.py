@@ -72,9 +72,10 @@ def ours(pair, drafter, shape: str | Tree | Growth, new_tokens: int,
     """
 
     def run(prompts: Sequence[Tensor]) -> Continued:
+        """Decodes a batch of prompts int64[T]."""
         ids, mask = next(in_batches(prompts, len(prompts)))
-        own = copy.deepcopy(drafter) if drafter.traits.remembers else drafter
-        done = generate(pair.target, own, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
+        fresh = copy.deepcopy(drafter) if drafter.traits.remembers else drafter
+        done = generate(pair.target, fresh, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
                         eos_token_id=pair.eos_token_ids)
         return Continued(done.new_tokens, done.rounds)
 
@@ -97,7 +98,11 @@ def theirs(pair, name: str, new_tokens: int, draft: int = 4, clock: Callable[[],
         settings["assistant_model"] = pair.draft_model
 
     def run(prompts: Sequence[Tensor]) -> Continued:
-        ids, mask = left_padded(prompts, pair.target.device)
+        """Continues a batch of prompts int64[T]."""
+        width = max(map(len, prompts))  # padded in front, as transformers expects
+        ids = torch.stack([torch.nn.functional.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
+        mask = torch.arange(width) >= width - torch.tensor([len(prompt) for prompt in prompts])[:, None]
+        ids, mask = ids.to(pair.target.device), mask.long().to(pair.target.device)
         prefilled: list[float] = []
 
         def notes_first(input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -126,14 +131,6 @@ def theirs(pair, name: str, new_tokens: int, draft: int = 4, clock: Callable[[],
     return run
 
 
-def left_padded(prompts: Sequence[Tensor], device) -> tuple[Tensor, Tensor]:
-    """Prompts int64[T] as tokens int64[B, T] and mask int64[B, T], padded in front as transformers expects."""
-    width = max(map(len, prompts))
-    ids = torch.stack([torch.nn.functional.pad(prompt, (width - len(prompt), 0)) for prompt in prompts])
-    mask = torch.arange(width) >= width - torch.tensor([len(prompt) for prompt in prompts])[:, None]
-    return ids.to(device), mask.long().to(device)
-
-
 def until_end(tokens: list[int], eos: Sequence[int]) -> list[int]:
     """Tokens up to the first EOS token, this one included."""
     first = next((place for place, token in enumerate(tokens) if token in eos), len(tokens) - 1)
@@ -151,12 +148,12 @@ def together(kinds: Sequence[str], batch: int) -> Iterator[tuple[str, list[int]]
 
     The last batch of a kind is filled with its first rows.
     """
-    own_rows = {kind: [row for row, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
-    if min(map(len, own_rows.values()), default=0) < batch:
-        own_rows = {MIXED: list(range(len(kinds)))}
-    for kind, own in own_rows.items():
-        for first in range(0, len(own), batch):
-            yield kind, [own[(first + i) % len(own)] for i in range(batch)]
+    by_kind = {kind: [row for row, other in enumerate(kinds) if other == kind] for kind in dict.fromkeys(kinds)}
+    if min(map(len, by_kind.values()), default=0) < batch:
+        by_kind = {MIXED: list(range(len(kinds)))}
+    for kind, rows in by_kind.items():
+        for first in range(0, len(rows), batch):
+            yield kind, [rows[(first + place) % len(rows)] for place in range(batch)]
 
 
 def race(runs: Mapping[str, Run], asked: Sequence[Group], deadline: Deadline, *, repeats: int, least: int, device,

@@ -80,7 +80,7 @@ class CostExplorer:
         png = BytesIO()
         with rc_context({"savefig.bbox": "standard"}):
             drawn.savefig(png, format="png", dpi=90)
-        theme.close(drawn)
+        plt.close(drawn)
         self.message.value, self.numbers.value, self.picture.value = "", told, png.getvalue()
 
     def _tell(self, rows: pd.DataFrame) -> str:

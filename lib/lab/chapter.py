@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from lib.lab import provenance, tables, theme
 
 
-
 @dataclass(frozen=True)
 class Store:
     """Where a measuring function keeps its rows. folder: of the run; mark: the fingerprint of what makes the rows."""
@@ -26,8 +25,15 @@ class Store:
         return tables.Table(self.folder, name, self.mark)
 
     def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """A whole table as an earlier run of the same mark made it, else as `make` returns it."""
-        return tables.once(self.folder, name, self.mark, make)
+        """A whole table as an earlier run of the same mark wrote it, else as `make` returns it, which is then written.
+
+        For timings on which later rows depend: they stay the same when a stopped run is resumed.
+        """
+        rows = self.open(name).frame()
+        if rows.empty:
+            rows = make()
+            self.write(name, rows)
+        return rows.drop(columns=tables.FINGERPRINT, errors="ignore")
 
     def write(self, name: str, rows: pd.DataFrame) -> None:
         """Writes a whole table in the place of the old one."""
@@ -62,8 +68,8 @@ class Chapter:
         """The rows of a table, without their fingerprints; no rows where the run lacks it."""
         path = tables.path_of(self.folder, name)
         if not path.exists():
-            columns = tables.schema_of(name).columns.items()
-            return pd.DataFrame({name: pd.Series(dtype=tables.DTYPES[column.kind]) for name, column in columns})
+            dtypes = tables.schemas()[name].dtypes
+            return pd.DataFrame({column: pd.Series(dtype=dtypes[column]) for column in tables.schemas()[name].columns})
         version = path.stat().st_mtime_ns
         if name not in self._read or self._read[name][0] != version:
             self._read[name] = version, tables.read(self.folder, name).drop(columns=tables.FINGERPRINT)
@@ -79,7 +85,7 @@ class Chapter:
     def save(self, figure: Figure, name: str) -> None:
         """Keeps a figure as figures/NUMBER_NAME.png and .svg in the run's folder, if the notebook has a run."""
         if self._keeps_figures:
-            theme.save(figure, str(self.folder), f"{self.number}_{name}")
+            theme.save(figure, self.folder, f"{self.number}_{name}")
 
     def say(self, markdown: str) -> None:
         """Shows a computed sentence in Markdown. No text of a prompt or model in it becomes a tag of HTML: an invisible

@@ -126,10 +126,10 @@ def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, order: Sequ
     figure, axis = plt.subplots(figsize=size, layout="constrained")
     offsets = 0.5 * (np.arange(len(names)) - (len(names) - 1) / 2) / len(names)
     for (name, style), offset in zip(styles_of(names).items(), offsets):
-        own = rows[rows[by] == name]
-        height = np.array([labels.index(value) for value in own[label]]) + offset
-        around = np.clip([own["value"] - own["low"], own["high"] - own["value"]], 0, None)
-        axis.errorbar(own["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=shown(name),
+        part = rows[rows[by] == name]
+        height = np.array([labels.index(value) for value in part[label]]) + offset
+        around = np.clip([part["value"] - part["low"], part["high"] - part["value"]], 0, None)
+        axis.errorbar(part["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=shown(name),
                       markersize=5, elinewidth=1.4, capsize=0)
     if line is not None:
         axis.axvline(line, color="#666666", linestyle=":", linewidth=1)

@@ -24,8 +24,6 @@ ADDRESS = "DRAFT_TREES_CLUSTER"  # in the environment: the scheduler's, while a 
 AHEAD = 2  # pieces that each worker is given at a time
 DEATHS = 3  # of workers that held a piece, after which it is given up
 SECONDS = 30  # to find a scheduler
-MISSING = ("the package distributed, which spreads work, is not installed; install the one that requirements.txt names "
-           "after `cluster:`")
 
 
 class ClusterError(Exception):
@@ -55,11 +53,11 @@ def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
     from distributed import KilledWorker
 
     client, waiting, pieces = _client(os.environ[ADDRESS]), deque(), iter(pieces)
-    told = function, shared, identity(), torch.get_num_threads()
+    sent = function, shared, identity(), torch.get_num_threads()
     try:
         while True:
             room = AHEAD * max(1, len(client.nthreads())) - len(waiting)
-            waiting.extend(client.submit(_work, piece, *told, pure=False) for _, piece in zip(range(room), pieces))
+            waiting.extend(client.submit(_work, piece, *sent, pure=False) for _, piece in zip(range(room), pieces))
             if not waiting:
                 return
             yield waiting.popleft().result()
@@ -81,23 +79,37 @@ def _work(piece, function: Callable, shared: tuple, wanted: Mapping[str, object]
 @cache
 def identity() -> dict[str, object]:
     """What workers must share, so that their results are those of one machine."""
-    data = provenance.HOME / "data"
-    kept = {name: provenance.file_digest(data / name) for name in ("models", "prompts")}
-    return {"commit": provenance.commit()["commit"], "code": provenance.file_digest(provenance.LIB), **kept,
+    data = {name: provenance.file_digest(provenance.HOME / "data" / name) for name in ("models", "prompts")}
+    return {"commit": provenance.commit()["commit"], "code": provenance.file_digest(provenance.LIB), **data,
             "versions": provenance.versions(), "processor": processor.kind()}
 
 
-def _differences(wanted: Mapping[str, object], found: Mapping[str, object]) -> str:
+def _differences(wanted: Mapping[str, object], actual: Mapping[str, object]) -> str:
     """In words what of an identity is not as wanted; empty where all is."""
-    told = []
+    clauses = []
     for name, value in wanted.items():
-        if name == "versions" and found[name] != value:
-            told += [f"has {package} {found[name].get(package)}, not {version}" for package, version in value.items()
-                     if found[name].get(package) != version]
-        elif found[name] != value:
+        if name == "versions":
+            packages = actual[name]
+            clauses += [f"has {package} {packages.get(package)}, not {version}" for package, version in value.items()
+                        if packages.get(package) != version]
+        elif actual[name] != value:
             shown = name in ("commit", "processor")
-            told.append(f"has {name} {found[name]}, not {value}" if shown else f"has other {name}")
-    return " and ".join(told)
+            clauses.append(f"has {name} {actual[name]}, not {value}" if shown else f"has other {name}")
+    return " and ".join(clauses)
+
+
+def _dask():
+    """The module distributed, with this project's settings. ClusterError where it is not installed."""
+    try:
+        import dask
+        import distributed
+    except ImportError:
+        raise ClusterError("the package distributed, which spreads work, is not installed; install the one that "
+                           "requirements.txt names after `cluster:`") from None
+    # By default workers are started with one thread, by variables that this process, and its kernels, would keep.
+    dask.config.set({"distributed.scheduler.allowed-failures": DEATHS, "distributed.nanny.pre-spawn-environ": {},
+                     "distributed.comm.timeouts.connect": SECONDS})
+    return distributed
 
 
 @cache
@@ -105,17 +117,12 @@ def _client(address: str):
     """This process's connection to workers that may work for it. ClusterError where there is no scheduler, no worker,
     or one that is refused.
     """
+    distributed = _dask()
     try:
-        import dask
-        from distributed import Client
-    except ImportError:
-        raise ClusterError(MISSING) from None
-    dask.config.set({"distributed.scheduler.allowed-failures": DEATHS, "distributed.comm.timeouts.connect": SECONDS})
-    try:
-        client = Client(address, timeout=SECONDS, set_as_default=False)
+        client = distributed.Client(address, timeout=SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise ClusterError(f"there is no cluster at {address} ({_first_line(error)}); start one with `dask scheduler` "
-                           "and `dask worker`, or take --workers N") from None
+        raise ClusterError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
+                           "scheduler` and `dask worker`, or take --workers N") from None
     try:
         check(client, identity())
     except ClusterError:
@@ -134,28 +141,21 @@ def check(client, wanted: Mapping[str, object]) -> None:
         raise ClusterError(f"worker {several[0]} runs {threads[several[0]]} pieces at a time; start it with "
                            "--nthreads 1")
     try:
-        found = client.run(identity)
+        identities = client.run(identity)
     except Exception as error:  # whatever a worker without this project raises
-        raise ClusterError(f"a worker has no such project ({_first_line(error)}); start workers in the project's "
-                           "environment and folder") from None
-    refused = {name: told for name, own in found.items() if (told := _differences(wanted, own))}
+        raise ClusterError(f"a worker has no such project ({' '.join(str(error).split())}); start workers in the "
+                           "project's environment and folder") from None
+    refused = [f"worker {name} {clauses}" for name, actual in identities.items()
+               if (clauses := _differences(wanted, actual))]
     if refused:
-        raise ClusterError("; ".join(f"worker {name} {told}" for name, told in refused.items())
-                           + ": bring it to the same commit, models and packages")
+        raise ClusterError(f"{'; '.join(refused)}: bring it to the same commit, models and packages")
 
 
 @contextmanager
 def workers(count: int, say: Callable[[str], None]) -> Iterator[str]:
     """The address of a cluster of so many processes on this machine, on the loopback, which ends with the context."""
-    try:
-        import dask
-        from distributed import LocalCluster
-    except ImportError:
-        raise ClusterError(MISSING) from None
-    # By default workers are started with one thread, by variables that this process, and its kernels, would keep.
-    dask.config.set({"distributed.nanny.pre-spawn-environ": {}})
-    with LocalCluster(n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
-                      silence_logs="CRITICAL") as cluster:
+    with _dask().LocalCluster(n_workers=count, threads_per_worker=1, host="127.0.0.1",
+                              dashboard_address="127.0.0.1:0", silence_logs="CRITICAL") as cluster:
         say(f"{count} workers; what they do is shown at {cluster.dashboard_link}")
         yield cluster.scheduler_address
 
@@ -174,6 +174,3 @@ def used(address: str) -> Iterator[None]:
     finally:
         del os.environ[ADDRESS]
 
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -24,14 +24,9 @@ def optional(text: str, mark: str) -> list[tuple[str, str]]:
 
 def lacks(requirements: list[tuple[str, str]]) -> list[str]:
     """Packages that are missing or of another version; a local build (2.13.0+cpu) counts as its version."""
-    found = []
-    for name, version in requirements:
-        there = installed(name)
-        if there is None:
-            found.append(f"{name} is not installed")
-        elif version not in (there, there.split("+")[0]):
-            found.append(f"{name} is {there}, not {version}")
-    return found
+    present = [(name, version, installed(name)) for name, version in requirements]
+    return [f"{name} is {there}, not {version}" if there else f"{name} is not installed"
+            for name, version, there in present if not there or version not in (there, there.split("+")[0])]
 
 
 def installed(name: str) -> str | None:

@@ -117,9 +117,9 @@ def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
     atomic_file.replace(path, nbformat.writes(notebook).encode())
 
 
-def pages(executed: Path, target: Path) -> list[Path]:
+def pages(executed: Path, target: Path) -> None:
     """Write the executed report as target/report.html, every other executed notebook as target/chapters/NAME.html, all
-    of them linked from the report; returns the files.
+    of them linked from the report.
 
     A page is whole in itself: code is folded, figures are part of it, and it may load nothing and run nothing.
     """
@@ -131,7 +131,6 @@ def pages(executed: Path, target: Path) -> list[Path]:
               for name, notebook in read.items()}
     exporter = HTMLExporter(template_name="classic", template_file=str(PAGE), exclude_input_prompt=True,
                             exclude_output_prompt=True)
-    written = []
     for name, notebook in read.items():
         path = target / ("report.html" if name == REPORT else f"chapters/{name}.html")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,5 +139,3 @@ def pages(executed: Path, target: Path) -> list[Path]:
         links |= {os.path.relpath(tables.DECLARED, path.parent): "What the columns of all tables mean"}
         body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": titles[name]}, "links": links})
         atomic_file.replace(path, body.encode())
-        written.append(path)
-    return written

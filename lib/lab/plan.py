@@ -82,7 +82,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """A command, checked. stages: in order; known: all notebooks; start: the one that --from names.
 
     typed: path relative to the notebooks' folder -> path as the user typed it.
@@ -121,24 +121,51 @@ class Plan:
 
 def make(layout: Layout, words: Sequence[str], *, settings: Sequence[str] = (), run: str | None = None,
          start: str | None = None, reference: bool = False, cwd: Path | None = None,
-         command: Sequence[str] = ()) -> Plan:
+         command: Sequence[str] = ()) -> RunPlan:
     """The plan of a command. UsageError says what is wrong with it.
 
     words: at most one profile, and notebooks (none: all). settings: name=value, for each notebook that has the
     parameter. start: the notebook of --from. cwd: the folder that relative paths in settings start from.
     """
     known, cwd = layout.stages(), cwd or Path.cwd()
-    chosen, profile = _sort_words(layout, words, known)
-    names = [name for name in known if name in chosen] if chosen else known
+    profiles, chosen, files = layout.profiles(), set(), []
+    for word in words:
+        if word in profiles:
+            files.append(profiles[word])
+        elif (notebook := find_notebook(word, known)) is not None:
+            chosen.add(notebook)
+        elif word.endswith((".yaml", ".yml")) and Path(word).is_file():
+            files.append(Path(word))
+        elif word in ("test", "render"):
+            raise UsageError(f"'{word}' goes with no profile or notebook; write ./run_notebooks.sh {word} first")
+        else:
+            raise UsageError(f"{word!r} is neither a profile, a profile's file nor a notebook: "
+                             f"{nearest(word, [*profiles, *known, 'test', 'render'])}")
+    if len(files) > 1:
+        raise UsageError(f"one profile at a time, not {' and '.join(path.stem for path in files)}")
     if reference and chosen:
         raise UsageError("--reference takes all notebooks; leave out " + ", ".join(sorted(chosen)))
+    profile = load_profile(*files or [layout.notebooks / "params" / f"{DEFAULT_PROFILE}.yaml"], known)
+    names = [name for name in known if name in chosen] if chosen else known
     defaults = {name: defaults_of(layout.notebooks / f"{name}.ipynb") for name in known}
-    values = {name: _of_profile(profile, name, defaults[name]) for name in known}
+    values: dict[str, dict[str, Value]] = {}
+    for notebook in known:
+        where, section = f"profile {profile.name}, {notebook}", profile.values.get(notebook, {})
+        parameters = set(defaults[notebook]) - {RUN_DIR}
+        if unknown := [name for name in section if name not in parameters]:
+            raise UsageError(f"{where}: no parameter is called {unknown[0]!r}: {nearest(str(unknown[0]), parameters)}")
+        values[notebook] = {name: checked(f"{where}: {name}", defaults[notebook][name], value)
+                            for name, value in section.items()}
     typed: dict[str, str] = {}
     for setting in settings:
         _apply(setting, names, defaults, values, cwd, layout.notebooks, typed)
-    if run is None:
-        run = "reference" if reference else _default_run(profile.name, settings, typed)
+    if run is None:  # the profile and the settings, with the last part of each path: other settings, another name
+        full = short = "-".join([profile.name, *settings])
+        for path in sorted(typed.values(), key=len, reverse=True):
+            short = short.replace(path, Path(path).name)
+        run = "reference" if reference else re.sub(r"[^A-Za-z0-9._=-]+", "-", short).strip("-.")
+        if not reference and (short != full or len(run) > LONGEST_NAME):
+            run = f"{run[:LONGEST_NAME - 9]}-{sha256(full.encode()).hexdigest()[:8]}"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", run):
         raise UsageError(f"--run {run!r}: a run's name consists of letters, digits and . _ = -, beginning with "
                          "a letter or digit")
@@ -149,18 +176,7 @@ def make(layout: Layout, words: Sequence[str], *, settings: Sequence[str] = (), 
     if start is not None and first not in names:
         hint = f"it is not among the notebooks of this command, {', '.join(names)}" if first else nearest(start, known)
         raise UsageError(f"--from: no notebook {first or repr(start)}: {hint}")
-    return Plan(layout, profile, run, stages, tuple(known), first, reference, tuple(command), typed)
-
-
-def _default_run(profile: str, settings: Sequence[str], typed: Mapping[str, str]) -> str:
-    """The profile's name and the settings, with the last part of each path: other settings give another name."""
-    full = short = "-".join([profile, *settings])
-    for path in sorted(typed.values(), key=len, reverse=True):
-        short = short.replace(path, Path(path).name)
-    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", short).strip("-.")
-    if short == full and len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[:LONGEST_NAME - 9]}-{sha256(full.encode()).hexdigest()[:8]}"
+    return RunPlan(layout, profile, run, stages, tuple(known), first, reference, tuple(command), typed)
 
 
 def find_notebook(word: str, known: Sequence[str]) -> str | None:
@@ -185,27 +201,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
 # ------------------------------------------------------------------------------------------------------------- profiles
 
 
-def _sort_words(layout: Layout, words: Sequence[str], known: Sequence[str]) -> tuple[set[str], Profile]:
-    """The notebooks among the words, and the profile (by default cpu)."""
-    profiles, chosen, files = layout.profiles(), set(), []
-    for word in words:
-        if word in profiles:
-            files.append(profiles[word])
-        elif (notebook := find_notebook(word, known)) is not None:
-            chosen.add(notebook)
-        elif word.endswith((".yaml", ".yml")) and Path(word).is_file():
-            files.append(Path(word))
-        elif word in ("test", "render"):
-            raise UsageError(f"'{word}' goes with no profile or notebook; write ./run_notebooks.sh {word} first")
-        else:
-            raise UsageError(f"{word!r} is neither a profile, a profile's file nor a notebook: "
-                             f"{nearest(word, [*profiles, *known, 'test', 'render'])}")
-    if len(files) > 1:
-        raise UsageError(f"one profile at a time, not {' and '.join(path.stem for path in files)}")
-    default = layout.notebooks / "params" / f"{DEFAULT_PROFILE}.yaml"
-    return chosen, load_profile(files[0] if files else default, known)
-
-
 def load_profile(path: Path, known: Sequence[str]) -> Profile:
     """A profile from its file. UsageError where the file is malformed or names a notebook that does not exist."""
     try:
@@ -215,26 +210,16 @@ def load_profile(path: Path, known: Sequence[str]) -> Profile:
     if not isinstance(content, dict):
         raise UsageError(f"profile {path} must hold one section per notebook, such as 01_shapes:")
     about, seconds, online = content.pop("about", ""), content.pop("seconds", None) or {}, content.pop("online", False)
-    if not isinstance(about, str) or not isinstance(online, bool):
-        raise UsageError(f"profile {path}: about is {about!r}, online {online!r}; give a text, and true or false")
-    if not isinstance(seconds, dict) or not all(isinstance(value, (int, float)) for value in seconds.values()):
-        raise UsageError(f"profile {path}: seconds is {seconds!r}; give notebooks with numbers, as {{01_shapes: 15}}")
+    numbers = isinstance(seconds, dict) and all(isinstance(value, (int, float)) for value in seconds.values())
+    if not isinstance(about, str) or not isinstance(online, bool) or not numbers:
+        raise UsageError(f"profile {path}: about is {about!r}, online {online!r}, seconds {seconds!r}; give a text, "
+                         "true or false, and notebooks with numbers, as {01_shapes: 15}")
     for name, section in content.items():
         if section and name not in known:
             raise UsageError(f"profile {path}: no notebook is called {name!r}: {nearest(str(name), known)}")
         if not isinstance(section or {}, dict):
             raise UsageError(f"profile {path}, {name}: a section holds lines of `parameter: value`, not {section!r}")
     return Profile(path.stem, about, {name: section or {} for name, section in content.items()}, seconds, online)
-
-
-def _of_profile(profile: Profile, notebook: str, defaults: Mapping[str, Value]) -> dict[str, Value]:
-    """A profile's values for a notebook, checked. UsageError for a parameter that the notebook does not have."""
-    where, section = f"profile {profile.name}, {notebook}", profile.values.get(notebook, {})
-    for name in section:
-        if name not in defaults or name == RUN_DIR:
-            hint = nearest(str(name), set(defaults) - {RUN_DIR})
-            raise UsageError(f"{where}: no parameter is called {name!r}: {hint}")
-    return {name: checked(f"{where}: {name}", defaults[name], value) for name, value in section.items()}
 
 
 # ----------------------------------------------------------------------------------------------------------- parameters

@@ -61,9 +61,6 @@ def code_digest() -> str:
                    if path.is_file() and not APART & set(path.relative_to(LIB).parts)})
 
 
-# ----------------------------------------------------------------------------------------------- versions, machine, run
-
-
 @cache
 def versions() -> dict[str, str]:
     """Installed version of each package that requirements.txt names, that of the model included, or "absent"."""

@@ -19,14 +19,14 @@ from typing import Callable, Iterable, Iterator, Mapping
 import nbformat
 
 from lib.lab import atomic_file, execute, provenance
-from lib.lab.plan import REPORT, RUN_DIR, Layout, Plan, Stage, StageFailed, UsageError, defaults_of
+from lib.lab.plan import REPORT, RUN_DIR, Layout, RunPlan, Stage, StageFailed, UsageError, defaults_of
 
 FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings -->"  # the lines around them in README.md
 LARGE = 100_000  # bytes, from which a committed table is compressed
 Say = Callable[[str], None]
 
 
-def carry_out(plan: Plan, say: Say, facts: Callable[[Stage], Mapping] = lambda stage: {}) -> Path | None:
+def carry_out(plan: RunPlan, say: Say, facts: Callable[[Stage], Mapping] = lambda stage: {}) -> Path | None:
     """Run a plan's unfinished stages; returns the report's path, None without a report.
 
     facts: what the record of a finished stage holds besides. UsageError before anything has run; StageFailed where a
@@ -100,7 +100,7 @@ def render(layout: Layout, folder: Path, say: Say, reference: bool = False) -> P
     return folder / "report.html"
 
 
-def resuming(plan: Plan) -> list[str]:
+def resuming(plan: RunPlan) -> list[str]:
     """The command that resumes a stopped run: the same one, but with --from at the first unfinished stage."""
     words, recorded = ["./run_notebooks.sh", *plan.command], load(plan.folder)["stages"]
     first = next((stage.name for stage in plan.stages if stage.name not in recorded), None)
@@ -109,14 +109,13 @@ def resuming(plan: Plan) -> list[str]:
     return words
 
 
-def announce(plan: Plan, done: set[str], recorded: Mapping[str, Mapping], say: Say) -> None:
+def announce(plan: RunPlan, done: set[str], recorded: Mapping[str, Mapping], say: Say) -> None:
     """Say which stages will run, and about how long they take."""
     left = [stage.seconds for stage in plan.stages if stage.name not in done]
     estimates = [seconds for seconds in left if seconds is not None]
-    unknown = f", and {len(left) - len(estimates)} notebooks of unknown length" if len(estimates) < len(left) else ""
     say(f"profile {plan.profile.name}{': ' + plan.profile.about if plan.profile.about else ''}")
     say(f"run {plan.run}, in {plan.folder.relative_to(plan.layout.home)}: {len(left)} of {len(plan.stages)} notebooks "
-        f"to run{f', about {spoken(sum(estimates))}{unknown}' if estimates else ''}")
+        f"to run{f', about {spoken(sum(estimates))}' if estimates else ''}")
     for stage in plan.stages:
         state = _about(stage.seconds)
         if stage.name in done:
@@ -140,9 +139,6 @@ def _about(seconds: float | None) -> str:
 def _versions(folder: Path) -> dict[Path, tuple[int, int]]:
     """What changes of each table's file whenever it is written: its inode and time."""
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.glob("tables/[!.]*")}
-
-
-# ----------------------------------------------------------------------------------------------------------- the record
 
 
 @contextmanager
@@ -177,7 +173,7 @@ def save(folder: Path, record: Mapping) -> None:
     atomic_file.replace(folder / "run.json", (json.dumps(record, indent=2, default=str) + "\n").encode())
 
 
-def about(plan: Plan, before: Mapping) -> dict[str, object]:
+def about(plan: RunPlan, before: Mapping) -> dict[str, object]:
     """The record with which a command begins: the earlier one, and what holds now."""
     import torch
 
@@ -194,10 +190,10 @@ def about(plan: Plan, before: Mapping) -> dict[str, object]:
     }
 
 
-def fingerprints(plan: Plan, record: Mapping) -> dict[str, str]:
-    """The fingerprint of each stage of the plan: of its notebook's cells, lib's code, parameters, models, prompts,
-    versions, machine, and the fingerprints of the stages before it (all, or those that the notebook's metadata lists as
-    `upstream`).
+def fingerprints(plan: RunPlan, record: Mapping) -> dict[str, str]:
+    """The fingerprint of each stage of the plan: of its notebook's cells, lib's code, parameters, the files that these
+    name (as texts, in lists or as TARGET|DRAFTER), models, prompts, versions, machine, and the fingerprints of the
+    stages before it (all, or those that the notebook's metadata lists as `upstream`).
     """
     shared = {name: record[name] for name in ("versions", "machine", "models", "prompts")}
     stages, code = {stage.name: stage for stage in plan.stages}, provenance.code_digest()
@@ -205,23 +201,18 @@ def fingerprints(plan: Plan, record: Mapping) -> dict[str, str]:
     for position, name in enumerate(plan.known):
         if name in stages:
             notebook = nbformat.read(plan.layout.notebooks / f"{name}.ipynb", as_version=4)
-            before = notebook.metadata.get("upstream", plan.known[:position])
+            before, values = notebook.metadata.get("upstream", plan.known[:position]), stages[name].values
+            texts = [text for value in values.values() for text in (value if isinstance(value, list) else [value])]
+            paths = {path for text in texts if isinstance(text, str) for path in text.split("|") if "/" in path}
+            files = {path: provenance.file_digest(plan.layout.notebooks / path)
+                     for path in paths - {values.get(RUN_DIR)} if (plan.layout.notebooks / path).exists()}
             marks[name] = provenance.digest({
-                "cells": [(cell.cell_type, cell.source) for cell in notebook.cells],
-                "code": code, "values": stages[name].values, "files": _named_files(stages[name], plan.layout.notebooks),
-                "before": {other: marks.get(other) for other in before}, **shared})[:provenance.LENGTH]
+                "cells": [(cell.cell_type, cell.source) for cell in notebook.cells], "code": code, "values": values,
+                "files": files, "before": {other: marks.get(other) for other in before}, **shared})[:provenance.LENGTH]
     return {name: marks[name] for name in stages}
 
 
-def _named_files(stage: Stage, notebooks: Path) -> dict[str, str]:
-    """SHA-256 of the files and folders that a stage's values name, as texts, in lists or as TARGET|DRAFTER."""
-    texts = [text for value in stage.values.values() for text in (value if isinstance(value, list) else [value])]
-    names = {name for text in texts if isinstance(text, str) for name in text.split("|")} - {stage.values.get(RUN_DIR)}
-    return {name: provenance.file_digest(notebooks / name) for name in sorted(names)
-            if "/" in name and (notebooks / name).exists()}
-
-
-def finished(plan: Plan, record: Mapping, wanted: Mapping[str, str]) -> set[str]:
+def finished(plan: RunPlan, record: Mapping, wanted: Mapping[str, str]) -> set[str]:
     """The stages that need not run: those before --from, or without it those that finished with this fingerprint and
     whose notebook and tables are still as they left them.
     """
@@ -238,9 +229,6 @@ def now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-# -------------------------------------------------------------------------------------------------------- the reference
-
-
 def make_reference(layout: Layout, folder: Path, say: Say) -> None:
     """Make a run the committed one: its tables, record, figures, executed notebooks, report, and README's findings."""
     home, readme, executed = layout.home, layout.home / "README.md", layout.notebooks / "executed"
@@ -248,23 +236,18 @@ def make_reference(layout: Layout, folder: Path, say: Say) -> None:
     text = with_findings(readme.read_text(encoding="utf-8"), report)
     results = home / "data" / "results" / "reference"
     shown = f"{REPORT.partition('_')[0]}_*"  # figures that the report shows
-    copied = [
-        *_replace(folder / "tables", results / "tables", ("*.csv", "*.csv.xz")),
-        *_replace(folder, results, ("*.json", "columns.csv")),  # what made the run, what it recommends
-        *_replace(folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg")),
-        *_replace(folder / "executed", executed, ("[0-9]*.ipynb",)),
-    ]
+    _replace(folder / "tables", results / "tables", ("*.csv", "*.csv.xz"))
+    _replace(folder, results, ("*.json", "columns.csv"))  # what made the run, what it recommends
+    _replace(folder / "figures", home / "figures", (f"{shown}.png", f"{shown}.svg"))
+    _replace(folder / "executed", executed, ("[0-9]*.ipynb",))
     for path in results.glob("tables/*.csv"):
         if path.stat().st_size > LARGE:
-            packed = path.with_suffix(".csv.xz")
-            packed.write_bytes(lzma.compress(path.read_bytes()))
+            path.with_suffix(".csv.xz").write_bytes(lzma.compress(path.read_bytes()))
             path.unlink()
-            copied[copied.index(path)] = packed
-    copied += execute.pages(executed, executed)
+    execute.pages(executed, executed)
     readme.write_text(text, encoding="utf-8")
-    size = sum(path.stat().st_size for path in copied)
-    say(f"reference: {len(copied)} files, {size / 2**20:.1f} MiB, in data/results/reference, figures and "
-        "notebooks/executed, and the findings in README.md; look at them, then commit them")
+    say("reference: the files in data/results/reference, figures and notebooks/executed, and the findings in README.md "
+        "are of this run; look at them, then commit them")
 
 
 def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
@@ -280,12 +263,12 @@ def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
     return f"{readme[:begin]}{FINDINGS[0]}\n{opening}\n{readme[end:]}"
 
 
-def _replace(source: Path, target: Path, patterns: Iterable[str]) -> list[Path]:
-    """Put a folder's files of these patterns, but for failed notebooks, in the place of the target's; returns them."""
+def _replace(source: Path, target: Path, patterns: Iterable[str]) -> None:
+    """Put a folder's files of these patterns, but for failed notebooks, in the place of the target's."""
     if source.resolve() == target.resolve():
-        return []
+        return
     target.mkdir(parents=True, exist_ok=True)
     for path in [path for pattern in patterns for path in target.glob(pattern)]:
         path.unlink()
-    files = sorted(path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name)
-    return [Path(shutil.copyfile(path, target / path.name)) for path in files]
+    for path in [path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name]:
+        shutil.copyfile(path, target / path.name)

@@ -9,11 +9,10 @@ replaces the whole file in one step, so a stopped writer leaves all rows that it
 import csv
 import io
 import lzma
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Callable, Iterable, Mapping
+from typing import Iterable, Mapping
 
 import pandas as pd
 from pandas.api.types import infer_dtype
@@ -44,55 +43,43 @@ class Schema:
     key: tuple[str, ...]
     columns: Mapping[str, Column]
     about: str = ""
-    header: tuple[str, ...] = field(init=False)
 
-    def __post_init__(self):
-        unknown = set(self.key) - set(self.columns)
-        kinds = {column.kind for column in self.columns.values()} - set(DTYPES)
-        if unknown or kinds or not self.key or FINGERPRINT in self.columns:
-            raise ValueError(f"table {self.name}: the key {self.key} must name columns of the table, kinds must be "
-                             f"among {', '.join(DTYPES)}, and no column may be called {FINGERPRINT!r}")
-        object.__setattr__(self, "header", (*self.columns, FINGERPRINT))
+    @property
+    def header(self) -> list[str]:
+        """The names of all columns, the fingerprint's last."""
+        return [*self.columns, FINGERPRINT]
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        """By column the dtype that pandas gives it."""
+        return {name: DTYPES[column.kind] for name, column in self.columns.items()} | {FINGERPRINT: "str"}
 
 
 @cache
 def schemas() -> dict[str, Schema]:
-    """Every table that `data/columns.csv` declares, by name. ValueError where the file contradicts itself."""
+    """Every table that `data/columns.csv` declares, by name."""
     rows: dict[str, list[dict[str, str]]] = {}
     with open(DECLARED, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             rows.setdefault(row["table"], []).append(row)
-    found = {}
+    declared = {}
     for name, (about, *columns) in rows.items():
         key = sorted((row for row in columns if row["key"]), key=lambda row: int(row["key"]))
-        found[name] = Schema(name, tuple(row["column"] for row in key),
-                             {row["column"]: Column(row["kind"], row["meaning"], row["unit"]) for row in columns},
-                             about["meaning"])
-    return found
-
-
-def schema_of(name: str) -> Schema:
-    """The declared schema of a table; ValueError names the declared tables."""
-    if name not in schemas():
-        raise ValueError(f"no table is called {name!r}; {DECLARED.name} declares {', '.join(sorted(schemas()))}")
-    return schemas()[name]
-
-
-# ----------------------------------------------------------------------------------------------------------------- rows
+        declared[name] = Schema(name, tuple(row["column"] for row in key),
+                                {row["column"]: Column(row["kind"], row["meaning"], row["unit"]) for row in columns},
+                                about["meaning"])
+    return declared
 
 
 class Table:
     """One table of a run, opened for writing. A row counts as done only where its fingerprint is this table's.
 
     Opening the table removes rows of other fingerprints (of older code, other models or other parameters), and of a
-    file that was cut off the last, broken one. Without a run (run_dir == "") the rows are kept as long as the object.
+    file that was cut off the last, broken one.
     """
 
     def __init__(self, run_dir: str | Path, name: str, fingerprint: str):
-        self.schema, self.fingerprint = schema_of(name), fingerprint
-        if not run_dir:
-            self._scratch = TemporaryDirectory()  # deleted together with this object
-            run_dir = self._scratch.name
+        self.schema, self.fingerprint = schemas()[name], fingerprint
         self.path = Path(run_dir) / "tables" / f"{name}.csv"
         try:
             rows = _parse(self.schema, path_of(run_dir, name), whole_lines=True)
@@ -127,7 +114,7 @@ class Table:
 
 def path_of(run_dir: str | Path, name: str) -> Path:
     """The file of a run's table: NAME.csv, or NAME.csv.xz where there is that alone."""
-    plain = Path(run_dir) / "tables" / f"{schema_of(name).name}.csv"
+    plain = Path(run_dir) / "tables" / f"{name}.csv"
     packed = plain.with_suffix(".csv.xz")
     return packed if packed.exists() and not plain.exists() else plain
 
@@ -144,34 +131,17 @@ def read(run_dir: str | Path, name: str) -> pd.DataFrame:
     """
     path = path_of(run_dir, name)
     try:
-        return _parse(schema_of(name), path)
+        return _parse(schemas()[name], path)
     except FileNotFoundError:
         raise FileNotFoundError(f"no table {name!r} in run {run_dir} ({path}); run the notebook that makes it "
                                 "first") from None
 
 
 def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> None:
-    """Write a whole table in the place of the old one. Without a run (run_dir == "") rows are checked and not kept."""
-    schema = schema_of(name)
-    frame = _validated(schema, rows, fingerprint)
-    _keys_of(schema, frame)
-    if run_dir:
-        _replace(Path(run_dir) / "tables" / f"{name}.csv", frame)
-
-
-def once(run_dir: str | Path, name: str, fingerprint: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """A table as this run has it with this fingerprint, else as `make` returns it, which is then written.
-
-    For timings on which later rows depend: they stay the same when a stopped run is resumed.
-    """
-    rows = Table(run_dir, name, fingerprint).frame()
-    if rows.empty:
-        rows = make()
-        write(run_dir, name, rows, fingerprint)
-    return rows.drop(columns=FINGERPRINT, errors="ignore")
-
-
-# ------------------------------------------------------------------------------------------------- checking and coding
+    """Write a whole table in the place of the old one."""
+    frame = _validated(schemas()[name], rows, fingerprint)
+    _keys_of(schemas()[name], frame)
+    _replace(Path(run_dir) / "tables" / f"{name}.csv", frame)
 
 
 def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> pd.DataFrame:
@@ -192,11 +162,7 @@ def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerpri
             if wrong:
                 raise ValueError(f"table {schema.name}, column {name}: {wrong[0]!r} is not of kind {column.kind} "
                                  f"(declared as: {column.meaning})")
-    return frame.astype(_dtypes(schema))[list(schema.header)]
-
-
-def _dtypes(schema: Schema) -> dict[str, str]:
-    return {name: DTYPES[column.kind] for name, column in schema.columns.items()} | {FINGERPRINT: "str"}
+    return frame.astype(schema.dtypes)[schema.header]
 
 
 def _keys_of(schema: Schema, frame: pd.DataFrame, present: Iterable[tuple] = ()) -> set[tuple]:
@@ -239,8 +205,8 @@ def _parse(schema: Schema, path: Path, whole_lines: bool = False) -> pd.DataFram
         raise ValueError(f"{path} is cut off; {AGAIN}")
     missing = {name: [""] for name, column in schema.columns.items() if column.kind == "real"}
     try:
-        rows = pd.read_csv(io.StringIO(text), dtype=_dtypes(schema), na_values=missing, keep_default_na=False,
+        rows = pd.read_csv(io.StringIO(text), dtype=schema.dtypes, na_values=missing, keep_default_na=False,
                            usecols=schema.header)
     except ValueError as error:
         raise ValueError(f"{path} does not fit table {schema.name}: {error}; {AGAIN}") from error
-    return rows[list(schema.header)]
+    return rows[schema.header]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
 from PIL import Image
@@ -48,7 +47,6 @@ STYLES: Mapping[str, Style] = {
     "independent:2": Style(SKY, "s", DASHED),
     "independent:4": Style(SKY, "D", SOLID),
     "kary": Style(ORANGE, "^", SOLID),
-    "kary:2": Style(ORANGE, "^", SOLID),
     "kary:3": Style(ORANGE, "v", DASHED),
     "comb": Style(GREEN, "P", SOLID),
     "expansion": Style(PURPLE, "<", SOLID),
@@ -112,10 +110,8 @@ def use_theme() -> None:
         "svg.fonttype": "none"})  # text stays text: a third of the bytes, and searchable
 
 
-def save(figure: Figure, run_dir: str, name: str) -> None:
-    """Writes a figure as run_dir/figures/NAME.png and .svg; nothing without a run (run_dir == "")."""
-    if not run_dir:
-        return
+def save(figure: Figure, run_dir: str | Path, name: str) -> None:
+    """Writes a figure as run_dir/figures/NAME.png and .svg."""
     folder = Path(run_dir) / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
@@ -140,11 +136,6 @@ def with_palette(png: bytes) -> bytes:
     file = io.BytesIO()
     small.save(file, "png", optimize=True)
     return file.getvalue()
-
-
-def close(figure: Figure) -> None:
-    """Frees a figure that will not be shown again."""
-    plt.close(figure)
 
 
 def _family(name: str) -> str:

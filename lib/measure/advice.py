@@ -3,7 +3,7 @@ the same candidates at the costs of larger pairs, and what a formula says of cha
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,26 +12,26 @@ import torch
 
 from lib import cost
 from lib.cost import formats as number_formats
-from lib.cost import formulas, recommendation, roofline
+from lib.cost import recommendation, roofline
 from lib.cost.candidates import Candidate, Limits
 from lib.cost.judging import measured
 from lib.cost.recommendation import ONE, PLAIN, Recommendation
-from lib.cost.recommending import PREFIX, RULER, Found, row
+from lib.cost.recommending import PREFIX, RULER, Evidence, row
 from lib.cost.round_cost import CostTable, RoundCost
+from lib.drafters.adaptive import tokens_of_chains
 from lib.drafters.heads.store import made_for
 from lib.drafters.registry import parse
-from lib.forward.load import dtypes_of
+from lib.forward.load import dtypes_of, load_pair, load_pairs
 from lib.lab import processor, provenance, stats, tables
 from lib.lab.chapter import Store
 from lib.measure import sources
-from lib.forward.load import load_pair, load_pairs
 from lib.models.prompts import load as load_prompts
 from lib.trees.tree import Tree
 
 NOTEBOOK = "06_advice"
 HERE = "this machine"
 MEASURED, LAUNCHES, COMPUTED = "measured", "launch-bound", "computed"  # how the costs of a hardware are known
-REPLAY, LEVIATHAN, BLOG = "replay and measured costs", formulas.LEVIATHAN, "source blog's table"
+REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
 MOST = 64  # nodes of a tree that is compared with a chain, and of a check that is nearly free
 ANY = 0  # in place of a budget: trees of every size
@@ -62,25 +62,25 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequen
     print(f"{', '.join(pair.name for pair in loaded)}: {len(choosing.ids)} prompts choose, {len(judging.ids)} judge")
 
     competing = drafters and [*drafters, *(name for name in further_heads if name in made_for(first.target_name))]
-    found, in_formats = number_formats.recommend(
+    evidence, in_formats = number_formats.recommend(
         loaded, choosing, judging, formats=formats, drafters=competing, batches=batches, new_tokens=new_tokens,
         limits=Limits(most_nodes, most_depth), seconds=seconds, seed=seed)
-    made, rng = found.recommendation, np.random.default_rng(seed)
+    advised, rng = evidence.recommendation, np.random.default_rng(seed)
 
-    of_first = [candidate for candidate in found.tried if candidate.entrant.pair is first]
+    of_first = [candidate for candidate in evidence.tried if candidate.entrant.pair is first]
     modelled = [candidate.entrant.name for candidate in of_first if candidate.entrant.spec.startswith("model")]
     few = batches[:2]  # a round of a larger model at more of them takes many seconds
     larger = calibrate_larger(larger_pairs, choosing.ids, dtype=larger_dtype, device=device, batches=few,
                               prefix=PREFIX, seconds=cell_seconds, most=most_nodes,
                               generator=torch.Generator().manual_seed(seed))
-    known = found.costs[found.costs["drafter"].isin([RULER, *modelled[:1]])]
-    made.save(path)
+    known = evidence.costs[evidence.costs["drafter"].isin([RULER, *modelled[:1]])]
+    advised.save(path)
     written = {
-        "costs": found.costs, "advice_timed": found.timed, "advice_errors": found.errors,
+        "costs": evidence.costs, "advice_timed": evidence.timed, "advice_errors": evidence.errors,
         "advice_formats": in_formats, "advice_sizes": with_costs_of(of_first, {first.name: known} | larger, few, rng),
-        "advice_formulas": beside_formulas(found.candidates, [*modelled, *made.drafters]),
-        "advice_map": over_chains(found, others, parameters, rng), "advice_ratios": ratios(found, others, rng),
-        "advice_machines": machines_table(others), "advice_candidates": found.candidates}  # which says that all are
+        "advice_formulas": beside_formulas(evidence.candidates, [*modelled, *advised.drafters]),
+        "advice_map": over_chains(evidence, others, parameters, rng), "advice_ratios": ratios(evidence, others, rng),
+        "advice_machines": machines_table(others), "advice_candidates": evidence.candidates}  # which says that all are
     for name, rows in written.items():
         store.write(name, rows)
     sources.measure(store, seed)
@@ -120,8 +120,7 @@ def with_costs_of(tried: Sequence[Candidate], costs: Mapping[str, pd.DataFrame],
         known = CostTable(timed)
         for batch in batches:
             price = known.at(target, drafter, batch=batch)
-            check = known.cells.get((target, RULER, batch), price)
-            price = replace(price, plain=check.plain, check=check.check)
+            price = price.checking_as(known.cells.get((target, RULER, batch), price))
             price = price.growing_as(of_traced.setdefault(batch, price))
             free = int((price.check(nodes) <= NEARLY_FREE * price.plain).cumprod().sum())
             rows += [row(candidate, batch, price, rng) | dict(
@@ -150,12 +149,23 @@ def beside_formulas(candidates: pd.DataFrame, drafters: Sequence[str]) -> pd.Dat
     alphas = chains[chains["budget"] == 1].set_index("batch")["tokens"] - 1
     for chain in chains.to_dict("records"):
         alpha, length = alphas[chain["batch"]], chain["budget"]
-        by_source = {REPLAY: chain["speedup"], BLOG: formulas.blog_speedup(length),
-                     LEVIATHAN: formulas.leviathan_speedup(alpha, length, chain["level"])}
+        blog = np.interp(length, sources.CLAIMS["length"], sources.CLAIMS["speedup"], left=np.nan, right=np.nan)
+        by_source = {REPLAY: chain["speedup"], BLOG: float(blog),
+                     LEVIATHAN: leviathan_speedup(alpha, length, chain["level"])}
         rows += [{name: chain[name] for name in ("target", "dtype", "drafter", "batch")} | dict(
             length=length, by=source, speedup=value, alpha=alpha, cost=chain["level"])
             for source, value in by_source.items()]
     return pd.DataFrame(rows)
+
+
+def leviathan_speedup(alpha: float, length: int, cost: float) -> float:
+    """Walltime factor of a chain by Leviathan et al. 2023: its expected tokens per round, (1 - alpha^(length + 1)) /
+    (1 - alpha) (eq. 1), over length * cost + 1 (theorem 3.8). Checking any number of tokens is taken to cost one step.
+
+    alpha: the chance that a token is accepted, taken to be the same everywhere and independent of the tokens before.
+    cost: seconds of a drafter's step over a target's step.
+    """
+    return tokens_of_chains(alpha, length)[-1] / (length * cost + 1)
 
 
 # ------------------------------------------------------------------------------------------------------ other machines
@@ -170,7 +180,7 @@ class Machine:
     """
 
     name: str
-    made: Recommendation
+    advised: Recommendation
     costs: CostTable
     timed: pd.DataFrame = field(default_factory=pd.DataFrame)
 
@@ -178,11 +188,11 @@ class Machine:
         """The cost of rounds there by drafter, of those that were timed there or that take no time to draft; empty for
         a batch size that was not timed. here: the same on this machine.
         """
-        cells, target = self.costs.cells, self.made.target
+        cells, target = self.costs.cells, self.advised.target
         if (target, RULER, batch) not in cells:
             return {}
         check = cells[target, RULER, batch]
-        return {name: replace(cells.get((target, name, batch), price), plain=check.plain, check=check.check)
+        return {name: cells.get((target, name, batch), price).checking_as(check)
                 for name, price in here.items()
                 if (target, name, batch) in cells or not (price.once or price.level(1))}
 
@@ -197,65 +207,58 @@ def of_runs(folders: Sequence[str], target: str) -> list[Machine]:
         if not path.exists() or not tables.exists(folder, "costs"):
             raise ValueError(f"elsewhere names {folder}, which holds no {recommendation.FILE} with its table of costs: "
                              "name the folder of a run of notebook 06")
-        made = recommendation.load(path)
-        if made.target != target:
-            raise ValueError(f"elsewhere names {folder}, a run for the target {made.target}, not {target}: name a run "
-                             "for the same target")
+        advised = recommendation.load(path)
+        if advised.target != target:
+            raise ValueError(f"elsewhere names {folder}, a run for the target {advised.target}, not {target}: name a "
+                             "run for the same target")
         name = processor.title(provenance.machine_of(provenance.read(folder), NOTEBOOK))
         if name in {machine.name for machine in machines}:
             raise ValueError(f"elsewhere names {folder}, a run on {name} as another one: name one run for each kind of "
                              "machine")
         timed = tables.read(folder, "advice_timed") if tables.exists(folder, "advice_timed") else pd.DataFrame()
-        machines.append(Machine(name, made, CostTable(tables.read(folder, "costs")), timed))
+        machines.append(Machine(name, advised, CostTable(tables.read(folder, "costs")), timed))
     return machines
 
 
 def machines_table(machines: Sequence[Machine]) -> pd.DataFrame:
     """The table "advice_machines": what was recommended on each machine at each batch size."""
-    return pd.DataFrame([
-        dict(machine=machine.name, target=machine.made.target, dtype=machine.made.dtype, threads=machine.made.threads,
-             drafters=", ".join(machine.made.drafters), batch=own.batch, drafter=own.drafter, shape=own.tree,
-             budget=own.budget, plain=own.tokens_per_second[PLAIN].value, predicted=own.predicted, judged=own.prompts,
-             **_interval("measured", own.speedup))
-        for machine in machines for own in machine.made.by_batch])
+    rows = []
+    for machine in machines:
+        advised = machine.advised
+        about = dict(machine=machine.name, target=advised.target, dtype=advised.dtype, threads=advised.threads,
+                     drafters=", ".join(advised.drafters))
+        rows += [about | dict(
+            batch=choice.batch, drafter=choice.drafter, shape=choice.tree, budget=choice.budget,
+            plain=choice.tokens_per_second[PLAIN].value, predicted=choice.predicted, judged=choice.prompts,
+            **_interval("measured", choice.speedup)) for choice in advised.by_batch]
+    return pd.DataFrame(rows)
 
 
-def ratios(found: Found, elsewhere: Sequence[Machine], rng: np.random.Generator) -> pd.DataFrame:
+def ratios(evidence: Evidence, elsewhere: Sequence[Machine], rng: np.random.Generator) -> pd.DataFrame:
     """The table "advice_ratios": the speed of a tree over that of a chain, timed in turns on the same prompts, here and
     in the runs on other machines: of each drafter that had both in the race that chose its fastest tree over its
     fastest chain; and the recommendation over the fastest chain on the prompts that judged, where it is no chain.
     """
     rows = []
-    for machine in [Machine(HERE, found.recommendation, CostTable(found.costs), found.timed), *elsewhere]:
-        about = dict(hardware=machine.name, target=machine.made.target, dtype=machine.made.dtype)
-        for told in (*_chosen(machine.timed, rng), *_recommended(machine.made)):
-            rows.append(about | told)
+    for machine in [Machine(HERE, evidence.recommendation, CostTable(evidence.costs), evidence.timed), *elsewhere]:
+        about = dict(hardware=machine.name, target=machine.advised.target, dtype=machine.advised.dtype)
+        if len(timed := machine.timed):
+            timed = timed[(timed["part"] == "choosing") & (timed["way"] != PLAIN)]
+            names = timed["way"].str.extract(r"^(?P<drafter>.*), (?P<shape>[^ ]+)$")
+            timed = timed.assign(drafter=names["drafter"], chain=names["shape"].str.startswith("chain:"))
+        for (batch, _), calls in timed.groupby(["batch", "drafter"], sort=False) if len(timed) else ():
+            speed = np.log(calls["rate"]).groupby([calls["chain"], calls["way"]]).mean()
+            if calls["chain"].nunique() == 2:
+                tree, chain = speed[False].idxmax(), speed[True].idxmax()
+                both = calls[calls["way"].isin([tree, chain])]
+                shared = int(both.groupby("prompt")["way"].nunique().eq(2).sum())
+                rows.append(about | dict(batch=batch, part="choosing", tree=tree, chain=chain, n_prompts=shared)
+                            | _interval("ratio", measured(both, tree, chain, rng)))
+        rows += [about | dict(batch=choice.batch, part="judging", tree=f"{choice.drafter}, {choice.tree}",
+                              chain=f"{choice.chain['drafter']}, {choice.chain['tree']}", n_prompts=choice.prompts)
+                 | _interval("ratio", choice.over_chain)
+                 for choice in machine.advised.by_batch if not choice.is_plain and choice.over_chain != ONE]
     return pd.DataFrame(rows)
-
-
-def _chosen(timed: pd.DataFrame, rng: np.random.Generator) -> Iterator[dict[str, object]]:
-    """Rows of `ratios` of the race on choosing prompts; timed: the table "advice_timed"."""
-    if timed.empty:
-        return
-    rows = timed[(timed["part"] == "choosing") & (timed["way"] != PLAIN)]
-    named = rows["way"].str.extract(r"^(?P<drafter>.*), (?P<shape>[^ ]+)$")
-    rows = rows.assign(drafter=named["drafter"], chain=named["shape"].str.startswith("chain:"))
-    for (batch, _), own in rows.groupby(["batch", "drafter"], sort=False):
-        speed = np.log(own["rate"]).groupby([own["chain"], own["way"]]).mean()
-        if own["chain"].nunique() == 2:
-            tree, chain = speed[False].idxmax(), speed[True].idxmax()
-            both = own[own["way"].isin([tree, chain])]
-            shared = both.groupby("prompt")["way"].nunique().eq(2).sum()
-            yield dict(batch=batch, part="choosing", tree=tree, chain=chain, n_prompts=int(shared)) | _interval(
-                "ratio", measured(both, tree, chain, rng))
-
-
-def _recommended(made: Recommendation) -> Iterator[dict[str, object]]:
-    """Rows of `ratios` of the recommendation on judging prompts."""
-    for own in made.by_batch:
-        if not own.is_plain and own.over_chain != ONE:
-            yield dict(batch=own.batch, part="judging", tree=f"{own.drafter}, {own.tree}", n_prompts=own.prompts,
-                       chain=f"{own.chain['drafter']}, {own.chain['tree']}") | _interval("ratio", own.over_chain)
 
 
 def _interval(name: str, estimate) -> dict[str, float]:
@@ -265,7 +268,8 @@ def _interval(name: str, estimate) -> dict[str, float]:
 # --------------------------------------------------------------------------------------------- where trees beat chains
 
 
-def over_chains(found: Found, elsewhere: Sequence[Machine], parameters: int, rng: np.random.Generator) -> pd.DataFrame:
+def over_chains(evidence: Evidence, elsewhere: Sequence[Machine], parameters: int,
+                rng: np.random.Generator) -> pd.DataFrame:
     """The table "advice_map": for each drafter and budget, a power of two, the fastest tree of more than half as many
     nodes that is no chain, over the drafter's fastest chain of any length; and with `ANY` in place of a budget the
     fastest of all trees.
@@ -275,21 +279,21 @@ def over_chains(found: Found, elsewhere: Sequence[Machine], parameters: int, rng
     step takes the time of launching kernels. Tree and chain are chosen on every second prompt and judged on the others,
     both ways; intervals are paired by prompt.
     """
-    made, rows = found.recommendation, []
-    for batch, here in found.prices.items():
-        priced = [(HERE, made.processor, made.dtype, here)]
-        priced += [(other.name, other.name, other.made.dtype, other.prices(batch, here)) for other in elsewhere]
+    advised, rows = evidence.recommendation, []
+    for batch, here in evidence.prices.items():
+        priced = [(HERE, advised.processor, advised.dtype, here)]
+        priced += [(other.name, other.name, other.advised.dtype, other.prices(batch, here)) for other in elsewhere]
         priced += [(name, "", "", {drafter: roofline.on(hardware, price, MOST, batch)
                                    for drafter, price in here.items()}) for name, hardware in roofline.HARDWARE.items()]
         for hardware, machine, dtype, prices in priced:
             for drafter, price in prices.items():
                 reads = roofline.reads(machine, dtype, parameters, price.plain)
                 source = COMPUTED if not machine else LAUNCHES if reads > roofline.LAUNCH_BOUND else MEASURED
-                tried = [candidate for candidate in found.tried if candidate.entrant.name == drafter
+                tried = [candidate for candidate in evidence.tried if candidate.entrant.name == drafter
                          and candidate.shape.budget <= MOST
                          and (price.grown or not candidate.passes or isinstance(candidate.shape, Tree))]
-                rows += [dict(hardware=hardware, source=source, target=made.target, dtype=made.dtype, batch=batch,
-                              drafter=drafter) | told for told in _over_chain(tried, price, batch, rng)]
+                rows += [dict(hardware=hardware, source=source, target=advised.target, dtype=advised.dtype, batch=batch,
+                              drafter=drafter) | columns for columns in _over_chain(tried, price, batch, rng)]
     return pd.DataFrame(rows)
 
 
@@ -300,20 +304,21 @@ def _over_chain(tried: Sequence[Candidate], price: RoundCost, batch: int, rng) -
     if not chains or not trees:
         return
     seconds = {candidate.name: candidate.seconds(price, batch) for candidate in tried}
-    chain, base = _fastest(chains, seconds), _judged(chains, seconds)
+    base = _judged(chains, seconds)
     most = max(candidate.shape.budget for candidate in trees)
     budgets = sorted({*(2**power for power in range(most.bit_length())), most})
     sized = {budget: [tree for tree in trees if budget / 2 < tree.shape.budget <= budget] for budget in budgets}
     for budget, able in {ANY: trees, **sized}.items():
         if able:
             tree, share = _fastest(able, seconds), stats.difference(*_judged(able, seconds), *base, rng, relative=True)
-            yield dict(budget=budget, shape=tree.label, chain_shape=chain.label, speedup=tree.speedup(price, batch),
-                       chain_speedup=chain.speedup(price, batch)) | _interval("over_chain", share)
+            yield dict(budget=budget, shape=tree.label, speedup=tree.speedup(price, batch)) | _interval("over_chain",
+                                                                                                        share)
 
 
 def _fastest(tried: Sequence[Candidate], seconds: Mapping[str, float], part: slice = slice(None)) -> Candidate:
     """The candidate of the most tokens per second on a part of the prompts."""
     def speed(candidate: Candidate) -> float:
+        """Tokens per second."""
         tokens, rounds = _tokens(candidate)
         return tokens[part].sum() / max(1, rounds[part].sum()) / seconds[candidate.name]
     return max(tried, key=speed)

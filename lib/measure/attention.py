@@ -146,6 +146,7 @@ def _flex(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, prefix: Te
     from torch.nn.attention.flex_attention import flex_attention
 
     def seen(score, batch, head, node, key_at):
+        """The score of a key that the node sees, else minus infinity."""
         in_tree = visible[node, torch.clamp(key_at - prefix, min=0)]
         return torch.where((key_at < prefix) | in_tree, score, -float("inf"))
 
@@ -167,6 +168,7 @@ def sequential(p: Problem, by_path: bool) -> Call:
     masks = [causal_tail(p, len(path), new) for path, new in zip(paths, fresh)]
 
     def run() -> Tensor:
+        """Attention [B, Hq, m, d], one path after another."""
         output = torch.empty_like(p.query)
         for path, new, mask in zip(paths, fresh, masks):
             end = p.prefix + len(path)
@@ -200,6 +202,7 @@ def branch_batch(p: Problem) -> Call:
     leaf_of, place_of = torch.tensor([places[node] for node in range(p.query.shape[2])], device=nodes.device).unbind(1)
 
     def copied(x: Tensor) -> Tensor:  # [B, H, S, d] -> [B * leaves, H, prefix + longest, d]
+        """A copy of keys or values for each path."""
         batch, heads, _, dim = x.shape
         copy = x.new_empty(batch, leaves, heads, p.prefix + longest, dim)
         copy[..., : p.prefix, :] = x[:, None, :, : p.prefix]
@@ -207,6 +210,7 @@ def branch_batch(p: Problem) -> Call:
         return copy.flatten(0, 1)
 
     def run() -> Tensor:
+        """Attention [B, Hq, m, d], all paths at once."""
         query = p.query[:, :, nodes].transpose(1, 2).flatten(0, 1)  # [B * leaves, Hq, longest, d]
         rows = query.reshape(query.shape[0], p.key.shape[1], p.group * longest, -1)
         out = F.scaled_dot_product_attention(rows, copied(p.key), copied(p.value), attn_mask=mask)
@@ -221,6 +225,7 @@ def dense_mask(p: Problem) -> Call:
     module = SimpleNamespace(num_key_value_groups=p.group, is_causal=True)
 
     def run() -> Tensor:
+        """Attention [B, Hq, m, d], with a new mask."""
         batch, _, m, _ = p.query.shape
         mask = torch.ones(batch, 1, m, p.prefix + m, dtype=torch.bool, device=p.query.device)
         mask[..., p.prefix :] = p.tree_mask
@@ -254,6 +259,7 @@ def make_problem(cell: Cell, generator: torch.Generator, device: str = "cpu") ->
     slots = cell.prefix + cell.draft
 
     def normal(heads: int, tokens: int) -> Tensor:
+        """[batch, heads, tokens, head_dim], alike in all rows."""
         row = torch.randn(1, heads, tokens, cell.head_dim, generator=generator).to(device, cell.number)
         return row.repeat(cell.batch, 1, 1, 1)
 

@@ -117,21 +117,24 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
     decodes skipped prompts too, so that a resumed run gives the rows of one that was not stopped.
     """
     first = pairs[0]
-    drafters, made = competing(pairs, specs), {}
+    drafters, ready = competing(pairs, specs), {}
 
     def is_control(label: str) -> bool:
+        """Whether a drafter is a control, which starts anew for each prompt."""
         return DRAFTERS[parse(drafters[label][0])[0]].traits.control
 
     def drafter_of(label: str, shape: str, ids: Sequence[int] = (), continuation: Sequence[int] = ()) -> Drafter:
+        """The drafter of a setting; an oracle knows the prompt and its continuation."""
         spec, pair, options = drafters[label]
         if is_control(label):
             known = {"prompts": [ids], "continuations": continuation} if spec == "oracle" else {}
             return make(spec, pair, **known, generator=torch.Generator().manual_seed(seed))
-        if (label, shape) not in made:
-            made[label, shape] = make(spec, pair, **options)
-        return made[label, shape]
+        if (label, shape) not in ready:
+            ready[label, shape] = make(spec, pair, **options)
+        return ready[label, shape]
 
     def run(drafter: Drafter, shape: str, ids: torch.Tensor) -> Generation:
+        """Decodes a prompt int64[T]."""
         return generate(first.target, drafter, ids[None], shape=shape, max_new_tokens=new_tokens,
                         eos_token_id=first.eos_token_ids)
 
@@ -148,8 +151,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
                 if not is_control(label) and (drafter := drafter_of(label, shape)).traits.remembers:
                     run(drafter, shape, ids)
             continue
-        about = {"target": first.target_name, "dtype": first.dtype, "prompt": name, "kind": kind,
-                 "prompt_tokens": len(ids)}
+        about = {"target": first.target_name, "dtype": first.dtype, "prompt": name, "kind": kind}
         plain = run(NoDrafter(), "chain:0", ids)
         rows = _rows(plain, plain, NoDrafter(), first.target,
                      about | {"drafter": PLAIN, "shape": NO_SHAPE, "budget": 0})
@@ -163,6 +165,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
 def _rows(done: Generation, plain: Generation, drafter: Drafter, target: nn.Module, about: Mapping) -> list[dict]:
     """One row for the stretch before the output's first loop, and one for the loop, where they have rounds."""
     def of(name: str) -> np.ndarray:
+        """[R]: a field of all rounds."""
         return np.array([getattr(record, name) for record in done.rounds])
 
     counts = {name: of(name) for name in ("drafted", "accepted", "draft_calls")}

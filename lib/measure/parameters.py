@@ -6,12 +6,30 @@ weights are read and nothing is downloaded.
 
 import re
 from contextlib import chdir, suppress
-from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
-from lib.lab.plan import Plan, UsageError, Value
+from huggingface_hub import constants
+from huggingface_hub.file_download import repo_folder_name
+
+from lib.cost.formats import check as check_formats
+from lib.cost.roofline import HARDWARE
+from lib.cost.served import read_costs
+from lib.drafters.heads.store import check_folder_of, folder_of, made_for
+from lib.drafters.registry import head_of, needs_draft_model
+from lib.forward.load import dtypes_of
+from lib.lab.plan import RunPlan, UsageError, Value
+from lib.measure.advice import of_runs
+from lib.measure.drafters import check as check_drafter
+from lib.measure.served import EXAMPLE, kinds_of
+from lib.models import checks, gguf_files, load
+from lib.models import prompts as prompt_files
+from lib.models.registry import sources
+from lib.replay import log_lines
+from lib.replay.acceptance import FREQUENT
+from lib.trees import shapes
+from lib.trees.growth.registry import at_budget as grown_at
 
 Values = Mapping[str, Value]
 Check = Callable[[str, Values], None]
@@ -20,7 +38,7 @@ MAY_BE_EMPTY = ("drafters", "other_drafters", "more_shapes", "larger_pairs")
 MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "most_kinds", "format_prompts", "sampled_prompts")
 
 
-def check(plan: Plan) -> None:
+def check(plan: RunPlan) -> None:
     """UsageError for the first value that its notebook would refuse, in the notebook's words."""
     for stage in plan.stages:
         for name, read in CHECKS.get(stage.name, {}).items():
@@ -43,19 +61,10 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
     model of the hub the file of its cache that holds its commit. Nothing is fetched, and a pair that cannot be found
     has no files: `load_pairs` refuses it.
     """
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    from lib.drafters.heads.store import folder_of, made_for
-    from lib.models import gguf_files
-    from lib.models import prompts as prompt_files
-    from lib.models.checks import PairError
-    from lib.models.registry import sources
-
     files = {prompt_files.place(prompts, chat) for chat in (False, True)}
     for pair in pairs:
         target = drafter = None
-        with suppress(PairError):
+        with suppress(checks.PairError):
             target, drafter = sources(pair)
             files |= {folder_of(target.short, name) for name in made_for(target.short)}
         for source in filter(None, (target, drafter)):
@@ -88,9 +97,6 @@ def _members(value: Value) -> list:
     return value if isinstance(value, list) else [value]
 
 
-# ------------------------------------------------------------------------------------------------------ numbers, names
-
-
 def bounded(fits: Callable[[float], bool], wanted: str) -> Check:
     """A check that each number fits; wanted: what to give, in words."""
 
@@ -103,7 +109,7 @@ def bounded(fits: Callable[[float], bool], wanted: str) -> Check:
     return numbers
 
 
-def each_name(read: Callable[[str, Values], None], sized: bool = True) -> Check:
+def each_name(read: Callable[[str, Values], object], sized: bool = True) -> Check:
     """A check of names, which may hold commas: a number among them is part of a name that was cut at its commas.
 
     sized: whether a number in a name is one of nodes or levels.
@@ -123,38 +129,19 @@ def each_name(read: Callable[[str, Values], None], sized: bool = True) -> Check:
     return names
 
 
-def _tree(name: str, values: Values) -> None:
-    from lib.trees.shapes import parse
-
-    parse(name)
-
-
 def _family(name: str, values: Values) -> None:
-    from lib.replay.acceptance import FREQUENT
-    from lib.trees.shapes import at_budget
-
-    if name != FREQUENT or "pairs" not in values:  # trees of this family need a trace of a pair
-        at_budget(name, 1, acceptance=[0.5])
-
-
-def _growth_rule(name: str, values: Values) -> None:
-    from lib.trees.growth.registry import at_budget
-
-    at_budget(name, values["depth_budget"])
-
-
-def _drafter(name: str, values: Values) -> None:
-    from lib.measure.drafters import check as check_drafter
-
-    check_drafter(name)
+    """A family of shapes; trees of FREQUENT need a trace of a pair."""
+    if name != FREQUENT or "pairs" not in values:
+        shapes.at_budget(name, 1, acceptance=[0.5])
 
 
 nodes = bounded(lambda value: value <= MOST_NODES, f"at most {MOST_NODES} draft nodes")
 lengths = bounded(lambda value: type(value) is int and 1 <= value <= MOST_NODES, f"lengths of 1 to {MOST_NODES} tokens")
 temperatures = bounded(lambda value: 0 <= value < inf, "0 (greedy) or more")
 above_zero = bounded(lambda value: 0 < value < inf, "more than 0, where tokens are sampled")
-tree, family, growth_rule = map(each_name, (_tree, _family, _growth_rule))
-drafter = each_name(_drafter, sized=False)
+tree, family = each_name(lambda name, values: shapes.parse(name)), each_name(_family)
+growth_rule = each_name(lambda name, values: grown_at(name, values["depth_budget"]))
+drafter = each_name(lambda name, values: check_drafter(name), sized=False)
 
 
 def within_curves(name: str, values: Values) -> None:
@@ -174,21 +161,14 @@ def plain_batch_first(name: str, values: Values) -> None:
                          "speculates too")
 
 
-# ------------------------------------------------------------------------------------------------------ models, prompts
-
-
 def pairs(name: str, values: Values) -> None:
     """Pairs of models, by their names and by the configurations and tokenizers of local folders."""
-    from lib.models.load import check_pairs
-
     if values[name] or name not in MAY_BE_EMPTY:
-        check_pairs(values[name])
+        load.check_pairs(values[name])
 
 
 def larger_pairs(name: str, values: Values) -> None:
     """Pairs with a draft model each, whose cost stands beside."""
-    from lib.models.registry import sources
-
     pairs(name, values)
     for pair in values[name]:
         if sources(pair)[1] is None:
@@ -201,35 +181,22 @@ def prompts(name: str, values: Values) -> None:
     "" is the file of each pair that `prompts.load` takes: chat prompts for a target with a chat template, else the
     family's. For targets on the hub, whose tokenizer is not known yet, both files must do.
     """
-    from lib.models import load
-    from lib.models import prompts as files
-
     known = {load.chats(pair) for pair in values["pairs"]} if values[name] == "" else {False}
     for chat in {True, False} if None in known else known:
-        _, kinds = files.check(values[name], chat)
+        _, kinds = prompt_files.check(values[name], chat)
         if "choose_prompts" in values:
-            files.split_rows(kinds, values["choose_prompts"], values["judge_prompts"])
+            prompt_files.split_rows(kinds, values["choose_prompts"], values["judge_prompts"])
 
 
 def dtype(name: str, values: Values) -> None:
     """Number formats on the notebook's device."""
-    from lib.forward.load import dtypes_of
-    from lib.models import checks
-
-    for one in _members(values[name]):
-        for part in dtypes_of(one, values["device"]):
+    for format_name in _members(values[name]):
+        for part in dtypes_of(format_name, values["device"]):
             checks.check_device(values["device"], part)
-
-
-# -------------------------------------------------------------------------------------------------- advice, served text
 
 
 def possible_drafters(name: str, values: Values) -> None:
     """Drafters whose heads ship for the target, and for which a pair has a draft model if they need one."""
-    from lib.drafters.heads.store import check_folder_of
-    from lib.drafters.registry import head_of, needs_draft_model
-    from lib.models.registry import sources
-
     drafter(name, values)
     target, *_ = sources(values["pairs"][0])
     for spec in values[name]:
@@ -240,32 +207,8 @@ def possible_drafters(name: str, values: Values) -> None:
                              f"{target.short}|DRAFTER, or leave it out")
 
 
-def elsewhere(name: str, values: Values) -> None:
-    """Folders of runs for the same target."""
-    from lib.models.registry import sources
-
-    import_module("lib.measure.advice").of_runs(values[name], sources(values["pairs"][0])[0].short)
-
-
-def formats(name: str, values: Values) -> None:
-    """Number formats that stand beside the target's."""
-    from lib.cost.formats import check as check_formats
-
-    check_formats(values[name])
-
-
-def logs(name: str, values: Values) -> None:
-    """A log that can be read."""
-    from lib.measure.served import EXAMPLE
-    from lib.replay.log_lines import read
-
-    read(values["logs"] or EXAMPLE, values["inputs"])
-
-
 def endpoint(name: str, values: Values) -> None:
     """A server's url, with the name of its model, prompts and a temperature."""
-    from lib.models.prompts import check as check_prompts
-
     if not values[name]:
         return
     if not re.fullmatch(r"https?://\S+", values[name]):
@@ -277,7 +220,7 @@ def endpoint(name: str, values: Values) -> None:
     if values["temperature"] < 0:
         raise ValueError("temperature is below 0; give the one at which the endpoint shall answer, 0 for greedy "
                          "decoding")
-    check_prompts(values["prompts"], chat=True)
+    prompt_files.check(values["prompts"], chat=True)
 
 
 def inputs(name: str, values: Values) -> None:
@@ -288,18 +231,13 @@ def inputs(name: str, values: Values) -> None:
 
 def text_drafters(name: str, values: Values) -> None:
     """Kinds that read the text alone; other names are models, which are checked with the target."""
-    from lib.measure.served import kinds_of
-    from lib.models.load import check_pairs
-
     target = values["target"]
-    check_pairs([target, *(f"{target}|{model}" for model in kinds_of(values[name])[1])], is_served=True)
+    models = [f"{target}|{model}" for model in kinds_of(values[name])[1]]
+    load.check_pairs([target, *models], is_served=True)
 
 
 def costs(name: str, values: Values) -> None:
     """A table of costs, or hardware by its name."""
-    from lib.cost.roofline import HARDWARE
-    from lib.cost.served import read_costs
-
     if values[name] not in HARDWARE:
         read_costs(values[name])
 
@@ -312,14 +250,18 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
                       "live_shapes": tree, "drafters": drafter},
     "03_attention_timing": {"dtypes": dtype, "shape": family, "drafts": nodes},
     "04_rules": {**MODELS, "temperatures": temperatures, "live_temperatures": above_zero,
-                 "test_temperature": above_zero, "proof_shapes": tree, "exact_shapes": tree, "live_shapes": tree,
-                 "cost_shapes": tree},
+                 "test_temperature": above_zero, "proof_shapes": tree, "exact_shapes": tree, "live_shapes": tree},
     "05_drafters": {**MODELS, "drafters": drafter, "other_drafters": drafter, "shapes": tree, "shape": tree,
                     "grown": nodes},
-    "06_advice": {**MODELS, "drafters": possible_drafters, "elsewhere": elsewhere, "larger_pairs": larger_pairs,
-                  "larger_dtype": dtype, "most_nodes": nodes, "formats": formats},
+    "06_advice": {
+        **MODELS, "drafters": possible_drafters, "larger_pairs": larger_pairs, "larger_dtype": dtype,
+        "elsewhere": lambda name, values: of_runs(values[name], sources(values["pairs"][0])[0].short),
+        "most_nodes": nodes, "formats": lambda name, values: check_formats(values[name])},
     "07_speed": {**MODELS, "drafters": drafter, "policy": drafter, "chain": tree, "more_shapes": tree,
                  "most_nodes": nodes, "batches": plain_batch_first, "sampled_temperatures": above_zero},
-    "08_served": {"logs": logs, "endpoint": endpoint, "inputs": inputs, "drafters": text_drafters, "costs": costs,
-                  "dtype": dtype, "most_nodes": nodes, "most_depth": above_zero},
+    "08_served": {
+        "logs": lambda name, values: log_lines.read(values[name] or EXAMPLE, values["inputs"]),
+        "endpoint": endpoint, "inputs": inputs, "costs": costs, "dtype": dtype, "most_nodes": nodes,
+        "drafters": text_drafters,
+        "most_depth": above_zero},
 }

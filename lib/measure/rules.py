@@ -85,9 +85,6 @@ def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof
               list(LOSSLESS.items()), setting)
 
 
-# ---------------------------------------------------------------------------------------------------------- enumeration
-
-
 def wanted_rows(shapes: Sequence[str], cases: Pairs, *, vocabulary: int, seed: int, languages: int,
                 agreements: Sequence[float], temperatures: Sequence[float]) -> dict[tuple, None]:
     """Keys of the table "rules_exact" in their order: each case on each shape, language, agreement and temperature.
@@ -169,9 +166,6 @@ def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
     """Every rule for a tree above temperature 0, with every proposal that it is valid for."""
     fitting = [rule for rule in RULES.values() if rule.shapes == "any" or tree.max_depth == tree.budget]
     return [(rule.name, proposal) for rule in fitting if rule.sampled for proposal in sorted(rule.proposals)]
-
-
-# ---------------------------------------------------------------------------------------------------------- real models
 
 
 def with_draft_model(pair):

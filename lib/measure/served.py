@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 import lib.cost.served as from_logs
-from lib.cost.candidates import Candidate, Entrant, Limits
+from lib.cost.candidates import Candidate, Entrant, Limits, static
 from lib.cost.recommendation import with_schedule
 from lib.cost.roofline import HARDWARE
 from lib.cost.round_cost import RoundCost
@@ -25,6 +25,7 @@ from lib.models.load import Served
 from lib.models.registry import sources
 from lib.replay import acceptance, endpoint, log_lines, logs
 from lib.replay.logs import Texts
+from lib.replay.simulated import Recorded
 
 EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
 AS_LOGGED = -1.0  # in the place of a temperature
@@ -50,14 +51,13 @@ def measure(store: Store, *, log: str, inputs: str, url: str, served: str, promp
     texts = read(log, inputs, model)
     written_at = temperature_of(temperature, texts)
     store.write("served_answers", answers(texts))
-    found, known = entrants(model, kinds), prices(costs, model, batches, most_nodes)
-    tried = replayed(found, texts, written_at, Limits(most_nodes, most_depth, batches))
+    competing, known = entrants(model, kinds), prices(costs, model, batches, most_nodes)
+    tried = replayed(competing, texts, written_at, Limits(most_nodes, most_depth, batches))
     by_batch = [from_logs.recommend(tried, cost, batch, texts, rng) for batch, cost in known.items()]
-    told = from_logs.ForLogs(model.name, Path(costs).name, written_at, len(texts.names),
-                             with_schedule(by_batch))
-    told.save(store.folder / from_logs.FILE)
+    advised = from_logs.ForLogs(model.name, Path(costs).name, written_at, len(texts.names), with_schedule(by_batch))
+    advised.save(store.folder / from_logs.FILE)
     store.write("served_candidates", predicted(tried, known, rng))
-    store.write("served_text", by_text_alone(found, texts, model.tokenizer, written_at))
+    store.write("served_text", by_text_alone(competing, texts, model.tokenizer, written_at))
 
 
 def files_of(log: str, inputs: str, target: str, drafters: Sequence[str], costs: str) -> list[Path]:
@@ -94,8 +94,8 @@ def temperature_of(asked: float, texts: Texts) -> float:
     if asked >= 0:
         return asked
     if len(texts.temperatures) != 1:
-        told = ", ".join(map(str, texts.temperatures)) or "none"
-        raise ValueError(f"the log tells the temperatures {told}; give the one at which its answers were written, as "
+        logged = ", ".join(map(str, texts.temperatures)) or "none"
+        raise ValueError(f"the log tells the temperatures {logged}; give the one at which its answers were written, as "
                          "in --set temperature=0.7, or the answers of one temperature")
     return texts.temperatures[0]
 
@@ -149,11 +149,13 @@ def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dic
     return {batch: {name: known[batch] for name in ("", *target.drafters)} for batch in batches}
 
 
-def replayed(found: Sequence[Entrant], texts: Texts, temperature: float, limits: Limits) -> list[Candidate]:
+def replayed(competing: Sequence[Entrant], texts: Texts, temperature: float, limits: Limits) -> list[Candidate]:
     """Every drafter with its static trees, replayed on the logged answers."""
-    models = {one.name: one.drafter.model for one in found if isinstance(one.drafter, LanguageModelDrafter)}
+    models = {entrant.name: entrant.drafter.model for entrant in competing
+              if isinstance(entrant.drafter, LanguageModelDrafter)}
     trace = logs.trace_of(texts, models, about={"protocol": acceptance.CONTINUATION}, temperature=temperature)
-    return from_logs.candidates(found, trace, texts, limits)
+    recorded = Recorded(trace, texts.prompts)
+    return [candidate for entrant in competing for candidate in static(entrant, recorded, limits)]
 
 
 def predicted(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, RoundCost]],
@@ -176,8 +178,8 @@ def predicted(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, Round
     return pd.DataFrame(rows)
 
 
-def by_text_alone(found: Sequence[Entrant], texts: Texts, tokenizer, temperature: float) -> pd.DataFrame:
-    """The table "served_text": what replay would have found, had the log the texts alone: by drafter the tokens per
+def by_text_alone(competing: Sequence[Entrant], texts: Texts, tokenizer, temperature: float) -> pd.DataFrame:
+    """The table "served_text": what replay would tell, had the log the texts alone: by drafter the tokens per
     round of a chain on the answers whose ids are known, with these and with the canonical tokens. Without ids those of
     the example stand in, with the drafters that read the text.
     """
@@ -190,7 +192,7 @@ def by_text_alone(found: Sequence[Entrant], texts: Texts, tokenizer, temperature
     written = logs.select(texts, known)
     canonical = logs.canonicalised(written, tokenizer)
     same = sum(one == two for one, two in zip(written.written, canonical.written))
-    tokens = [{one.entrant.name: one.tokens for one in replayed(found, part, temperature, Limits(4, 4))
+    tokens = [{one.entrant.name: one.tokens for one in replayed(competing, part, temperature, Limits(4, 4))
                if one.label == CHAIN} for part in (written, canonical)]
     return pd.DataFrame([dict(drafter=name, answers=len(known), canonical=same, tokens_ids=tokens[0][name],
                               tokens_text=tokens[1][name], example=False) for name in tokens[0]])

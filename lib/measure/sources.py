@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from lib.cost import formulas, recommendation
+from lib.cost import recommendation
+from lib.cost.recommendation import Recommendation
 from lib.cost.recommending import RULER
-from lib.cost.round_cost import CostTable, Curve, RoundCost
+from lib.cost.round_cost import FREE, CostTable, RoundCost
 from lib.lab import stats, tables
 from lib.lab.chapter import Store
 from lib.replay.acceptance import REAL_TEXT
@@ -20,7 +21,9 @@ from lib.trees import shapes
 LENGTH, PAIR, TASK, SCENARIO = "draft length", "pair", "task", "scenario"
 FROM_TRACE = ("sparse", "optimal", "frequent")  # families of trees that are made of recorded text
 OF_PAIRS = 5  # draft tokens of the chains with which pairs are compared
-# The weblogs' tables; `formulas.CLAIMS` has the one by draft length.
+# The weblogs' tables. By draft length: chain length, acceptance, speedup, share of target calls saved.
+CLAIMS = {"length": [3, 5, 8, 12], "acceptance": [0.85, 0.78, 0.70, 0.62], "speedup": [1.8, 2.1, 2.3, 2.1],
+          "saved": [0.45, 0.58, 0.67, 0.72]}
 # kind of text (its "creative writing" is a story here) -> speedup with EAGLE, speedup with n-gram look-up
 BY_TASK = {"code": ("2-3", "1.5-2"), "translation": ("2", "1.2"), "summary": ("1.8", "1.1"), "story": ("1.5", "1.0")}
 CALLED = {"coding": "code", "summarization": "summary", "writing": "story"}  # the same kinds among chat prompts
@@ -40,15 +43,15 @@ def measure(store: Store, seed: int) -> None:
     """Writes the table "source_grid" from a run's tables of notebooks 02 and 06 and its recommendation; where notebook
     02 is no part of the run, with what the weblogs say alone.
     """
-    made = recommendation.load(store.folder / recommendation.FILE)
+    advised = recommendation.load(store.folder / recommendation.FILE)
     rows, sizes = pd.DataFrame(), {}
     if all(tables.exists(store.folder, name) for name in ("acceptance", "models")):
         chains = tables.read(store.folder, "chains") if tables.exists(store.folder, "chains") else pd.DataFrame()
         rows = greedy_rounds(tables.read(store.folder, "acceptance"), chains)
         sizes = tables.read(store.folder, "models").set_index("model")["parameters"].to_dict()
     costs, candidates = (tables.read(store.folder, name) for name in ("costs", "advice_candidates"))
-    prices = prices_of(CostTable(costs), candidates, made)
-    measured = Measured(rows, prices, made.target, made.dtype, made.processor, sizes)
+    prices = prices_of(CostTable(costs), candidates, advised)
+    measured = Measured(rows, prices, advised.target, advised.dtype, advised.processor, sizes)
     store.write("source_grid", measured.grid(np.random.default_rng(seed)))
 
 
@@ -65,18 +68,18 @@ def greedy_rounds(acceptance: pd.DataFrame, chains: pd.DataFrame) -> pd.DataFram
     return rows[real | ~has_real]
 
 
-def prices_of(costs: CostTable, candidates: pd.DataFrame, made: recommendation.Recommendation) -> dict[str, RoundCost]:
+def prices_of(costs: CostTable, candidates: pd.DataFrame, advised: Recommendation) -> dict[str, RoundCost]:
     """The cost of rounds at batch 1 by drafter, as candidates had it, a draft model's under its name; of drafters that
     were timed, or whose drafting takes no time. Empty without that batch size. candidates: "advice_candidates".
     """
-    if (made.target, RULER, 1) not in costs.cells:
+    if (advised.target, RULER, 1) not in costs.cells:
         return {}
-    check, free = costs.at(made.target, RULER), Curve.through([1], [0.0])
-    prices = {drafter: replace(price, plain=check.plain, check=check.check)
-              for (target, drafter, batch), price in costs.cells.items() if (target, batch) == (made.target, 1)}
+    check = costs.at(advised.target, RULER)
+    prices = {drafter: price.checking_as(check)
+              for (target, drafter, batch), price in costs.cells.items() if (target, batch) == (advised.target, 1)}
     costless = candidates.loc[candidates["level"] == 0, "drafter"]
-    prices |= {drafter: replace(check, once=0.0, level=free) for drafter in costless}
-    named = {model: f"model ({model})" if len(made.draft_models) > 1 else "model" for model in made.draft_models}
+    prices |= {drafter: replace(check, once=0.0, level=FREE) for drafter in costless}
+    named = {model: f"model ({model})" if len(advised.draft_models) > 1 else "model" for model in advised.draft_models}
     return prices | {model: prices[name] for model, name in named.items() if name in prices}
 
 
@@ -100,8 +103,7 @@ class Measured:
         parts = [claims()]
         if len(self.rows):
             parts += [self.by_length(rng), self.by_pair(rng), self.by_task(rng), self.by_scenario(rng)]
-        told = pd.DataFrame([EMPTY | row for part in parts for row in part])
-        return told[list(EMPTY)]
+        return pd.DataFrame([EMPTY | row for part in parts for row in part])[list(EMPTY)]
 
     @property
     def of_target(self) -> pd.DataFrame:
@@ -111,14 +113,14 @@ class Measured:
     def by_length(self, rng: np.random.Generator) -> Iterator[dict]:
         """Chains of the lengths of the weblog's table, for each drafter of the target."""
         about, rows = {row["row"]: row for row in claims() if row["grid"] == LENGTH}, self.of_target
-        own = rows[("chain:" + rows["budget"].astype(str)).isin(about) & (rows["family"] == "chain")]
-        for row in self.estimates(own, [], rng):
+        chains = rows[("chain:" + rows["budget"].astype(str)).isin(about) & (rows["family"] == "chain")]
+        for row in self.estimates(chains, [], rng):
             yield row | about[row["shape"]]
 
     def by_pair(self, rng: np.random.Generator) -> Iterator[dict]:
         """Each pair of a target and a draft model, with chains of OF_PAIRS tokens."""
-        own = self.rows[(self.rows["family"] == "chain") & (self.rows["budget"] == OF_PAIRS)]
-        for row in self.estimates(own[own["drafter"].isin(list(self.sizes))], [], rng):
+        chains = self.rows[(self.rows["family"] == "chain") & (self.rows["budget"] == OF_PAIRS)]
+        for row in self.estimates(chains[chains["drafter"].isin(list(self.sizes))], [], rng):
             yield row | dict(grid=PAIR, row=f"{row['target']}/{row['drafter']}",
                              memory=self.sizes[row["drafter"]] / self.sizes[row["target"]])
 
@@ -134,9 +136,9 @@ class Measured:
         recommends; of drafters that were timed.
         """
         scenarios = {kind: name for name, (_, kinds) in SCENARIOS.items() for kind in kinds}
-        own = self.of_target.assign(scenario=self.of_target["kind"].map(scenarios)).dropna(subset="scenario")
-        own = own[(own["family"] == "chain") & own["drafter"].isin(list(self.prices))]
-        for row in self.judged(own, "scenario", "scenario", rng):
+        rows = self.of_target.assign(scenario=self.of_target["kind"].map(scenarios)).dropna(subset="scenario")
+        rows = rows[(rows["family"] == "chain") & rows["drafter"].isin(list(self.prices))]
+        for row in self.judged(rows, "scenario", "scenario", rng):
             name = row.pop("scenario")
             yield row | dict(grid=SCENARIO, row=name, claimed=SCENARIOS[name][0])
 
@@ -162,15 +164,15 @@ class Measured:
         length = stats.summarise(rows, keys, "accepted", "rounds", rng).set_index(keys)
         rate = stats.summarise(rows, keys, "accepted", "drafted", rng).set_index(keys)
         sums = rows.groupby(keys, sort=False)[["drafted", "rounds"]].sum()
-        told = pd.DataFrame({"rate": rate["value"], "rate_low": rate["low"], "rate_high": rate["high"],
+        grid = pd.DataFrame({"rate": rate["value"], "rate_low": rate["low"], "rate_high": rate["high"],
                              "tokens": 1 + length["value"], "saved": 1 - 1 / (1 + length["value"]),
                              "n_prompts": length["n_prompts"], "drafted": sums["drafted"] / sums["rounds"]})
-        told = told.reset_index()
-        cost = np.array([self.cost(row) for row in told.itertuples()])
+        grid = grid.reset_index()
+        cost = np.array([self.cost(row) for row in grid.itertuples()])
         ends = length[["value", "low", "high"]].to_numpy()
-        told[["speedup", "speedup_low", "speedup_high"]] = (1 + ends) / cost[:, None]
-        told = told.assign(shape=_shape, machine=np.where(np.isfinite(cost), self.machine, ""), dtype=self.dtype)
-        return told.drop(columns=["family", "budget", "drafted"]).to_dict("records")
+        grid[["speedup", "speedup_low", "speedup_high"]] = (1 + ends) / cost[:, None]
+        grid = grid.assign(shape=_shape, machine=np.where(np.isfinite(cost), self.machine, ""), dtype=self.dtype)
+        return grid.drop(columns=["family", "budget", "drafted"]).to_dict("records")
 
     def cost(self, row) -> float:
         """Of a drafter and shape, a round over a plain round at batch 1; NaN where drafting was not timed, or a model's
@@ -191,7 +193,7 @@ def claims() -> list[dict]:
     """The rows of the weblogs' own draft lengths and pairs."""
     lengths = [dict(grid=LENGTH, row=f"chain:{claim.length}", claimed=f"{claim.speedup:g}",
                     claimed_rate=claim.acceptance, claimed_saved=claim.saved)
-               for claim in pd.DataFrame(formulas.CLAIMS).itertuples()]
+               for claim in pd.DataFrame(CLAIMS).itertuples()]
     return lengths + [dict(grid=PAIR, row=pair, claimed=f"{speedup:g}", claimed_rate=rate, claimed_memory=memory)
                       for pair, (rate, speedup, memory) in BY_PAIR.items()]
 

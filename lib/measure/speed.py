@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lib import cost
 from lib.cost import llama_cpp, recommendation
-from lib.cost.calibration import dtype_of, rows_of_text
+from lib.cost.calibration import rows_of_text
 from lib.cost.candidates import Limits
 from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import NO_DRAFTER, Recommendation
@@ -71,13 +71,17 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
     pair = load_pair(pairs[0], dtype=dtype, device=device)
     drafters = possible(pair, drafters)
     policy = policy if policy in possible(pair, [policy]) else "lookup"
-    choosing, judged = _prompts(pair, prompts, choose_prompts, judge_prompts, most_kinds, new_tokens,
-                                [chain, *more_shapes, f"chain:{most_depth}"])
+    deepest = max(shapes.parse(tree).max_depth for tree in (chain, *more_shapes, f"chain:{most_depth}"))
+    longest = pair.window - new_tokens - 1 - deepest - 1 if pair.window else None
+    texts = load_prompts(prompts, pair.tokenizer, limit=longest, first=choose_prompts + judge_prompts)
+    kinds = list(dict.fromkeys(texts.kinds))[: most_kinds or None]  # the first kinds of text; 0: all
+    texts = texts.select([row for row, kind in enumerate(texts.kinds) if kind in kinds])
+    choosing, judged = texts.split(choose_prompts, judge_prompts)
     print(f"{len(judged.ids)} prompts are measured, {len(choosing.ids)} choose; drafters: {', '.join(drafters)}")
     advised = recommended(store, pair, batches, lambda: cost.recommend(
         [pair], choosing, judged, drafters=drafters, batches=batches, new_tokens=new_tokens,
         limits=Limits(most_nodes, most_depth), seconds=seconds, seed=seed).recommendation)
-    chosen = [(own.batch, own.drafter, own.tree) for own in advised.by_batch]
+    chosen = [(choice.batch, choice.drafter, choice.tree) for choice in advised.by_batch]
     store = replace(store, mark=hashlib.sha256(f"{store.mark} {chosen}".encode()).hexdigest()[: len(store.mark)])
 
     order = torch.Generator().manual_seed(seed)
@@ -91,19 +95,20 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
     trees |= {(MODEL, shape): shape for shape in more_shapes if MODEL in drafters}
     table = store.open("speed")
     for batch in batches:
-        own = advised.at(batch)
-        able = pair if own.pair == pair.name else load_pair(own.pair, dtype=dtype, device=device)
+        choice = advised.at(batch)
+        able = pair if choice.pair == pair.name else load_pair(choice.pair, dtype=dtype, device=device)
         price = [costs.at(pair.target_name, name, batch=batch) for name in (RULER, policy)]
         ways = all_of(pair, trees, draft=max(1, shapes.parse(chain).max_depth), new_tokens=new_tokens)
-        ways += [drafted(ADVISED, able, own.drafter, own.tree, own.shape, new_tokens),
+        ways += [drafted(ADVISED, able, choice.drafter, choice.tree, choice.shape, new_tokens),
                  adaptive(pair, policy, *price, most_depth, new_tokens)]
         ways += llama(pairs[0], pair, new_tokens) if batch == 1 else []
         race(table, pair, ways, judged, batch=batch, repeats=repeats, generator=order)
 
     if sampled_prompts:
-        own, some = advised.by_batch[0], judged.select(range(min(sampled_prompts, len(judged.ids))))
+        choice, some = advised.by_batch[0], judged.select(range(min(sampled_prompts, len(judged.ids))))
         drafting = {(spec, shape): shape for spec in drafters for shape in (chain, *more_shapes)}
-        drafting |= {(own.drafter, own.tree): own.shape} if own.pair == pair.name and not own.is_plain else {}
+        if choice.pair == pair.name and not choice.is_plain:
+            drafting[choice.drafter, choice.tree] = choice.shape
         store.once("sampled", lambda: sampled(
             pair, some, [(*names, shape) for names, shape in drafting.items()], sampled_temperatures,
             new_tokens=new_tokens, repeats=repeats, seed=seed, generator=order))
@@ -116,25 +121,16 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
                                            seconds=calibration_seconds / 4, generator=order))
 
 
-def _prompts(pair, path: str, choose: int, judge: int, most_kinds: int, new_tokens: int, trees: Sequence[str]) -> tuple:
-    """The prompts that choose and those that are measured, of the first `most_kinds` kinds of text; 0: of all."""
-    deepest = max(shapes.parse(tree).max_depth for tree in trees)
-    longest = pair.window - new_tokens - 1 - deepest - 1 if pair.window else None
-    texts = load_prompts(path, pair.tokenizer, limit=longest, first=choose + judge)
-    kinds = list(dict.fromkeys(texts.kinds))[: most_kinds or None]
-    return texts.select([row for row, kind in enumerate(texts.kinds) if kind in kinds]).split(choose, judge)
-
-
 def recommended(store: Store, pair, batches: Sequence[int], make_anew: Callable[[], Recommendation]) -> Recommendation:
     """The recommendation in the run's folder, or where it has none for this pair's target and format and these batches,
     the result of `make_anew`.
     """
     path = store.folder / recommendation.FILE
     if path.exists():
-        made = recommendation.load(path)
-        wanted = (pair.target_name, dtype_of(pair))
-        if (made.target, made.dtype) == wanted and {own.batch for own in made.by_batch} >= set(batches):
-            return made
+        advised = recommendation.load(path)
+        fits = (advised.target, advised.dtype) == (pair.target_name, pair.dtype)
+        if fits and {choice.batch for choice in advised.by_batch} >= set(batches):
+            return advised
     return make_anew()
 
 
@@ -215,12 +211,12 @@ def race(table: Table, pair, alternatives: Sequence[Alternative], prompts, *, ba
     Alternatives are interleaved on each group, in shuffled order, after one untimed run each. Other programs' ways,
     which are slow, have one repeat. An interrupt loses the current run alone.
     """
-    fitting, dtype = [way for way in alternatives if way.batched or batch == 1], dtype_of(pair)
+    fitting = [way for way in alternatives if way.batched or batch == 1]
     texts: dict[str, list[list[int]]] = {}
     todo = [(repeat, *group, fitting[at]) for repeat in range(repeats) for group in groups(prompts, batch)
             for at in torch.randperm(len(fitting), generator=generator).tolist()
             if not (repeat and fitting[at].name in THEIRS)
-            and (pair.name, dtype, batch, fitting[at].name, group[0], repeat) not in table.keys()]
+            and (pair.name, pair.dtype, batch, fitting[at].name, group[0], repeat) not in table.keys()]
     for way in {way.name: way for *_, way in todo}.values():
         way.run(todo[0][3])
     for repeat, name, kind, group, way in todo:
@@ -231,7 +227,7 @@ def race(table: Table, pair, alternatives: Sequence[Alternative], prompts, *, ba
         done = way.run(group)
         synchronise(pair.target.device)
         end = time.perf_counter()
-        table.append(pair=pair.name, dtype=dtype, batch=batch, alternative=way.name, drafter=way.drafter,
+        table.append(pair=pair.name, dtype=pair.dtype, batch=batch, alternative=way.name, drafter=way.drafter,
                      shape=way.shape, prompt=name, kind=kind, repeat=repeat, **counted(done, start, end),
                      same=done.tokens == texts[name])
 
@@ -240,12 +236,12 @@ def counted(done: Continued, start: float, end: float) -> dict[str, object]:
     """Tokens and seconds of one run between two times, and the counts and seconds of its rounds; NaN where a run has no
     records of them, but for the seconds after a prefill whose end is known.
     """
-    told = {"tokens": sum(map(len, done.tokens)), "seconds": end - start}
+    counts = {"tokens": sum(map(len, done.tokens)), "seconds": end - start}
     if not done.rounds:
         unknown = dict.fromkeys(("rounds", "accepted", "model_seconds"), float("nan"))
-        return told | unknown | {"round_seconds": end - done.prefilled}
+        return counts | unknown | {"round_seconds": end - done.prefilled}
     rounds = one_per_round(done.rounds)
-    return told | {"rounds": float(len(done.rounds)), "accepted": float(sum(one.accepted for one in done.rounds)),
+    return counts | {"rounds": float(len(done.rounds)), "accepted": float(sum(one.accepted for one in done.rounds)),
                    "round_seconds": sum(one.seconds for one in rounds),
                    "model_seconds": sum(one.model_seconds for one in rounds)}
 
@@ -270,7 +266,7 @@ def sampled(pair, prompts, drafting: Sequence[tuple[str, str, str | Tree | Growt
             for turn in torch.randperm(repeats * len(ways), generator=generator).tolist():
                 way, start = ways[turn % len(ways)], time.perf_counter()
                 counts = counted(way.run([ids]), start, time.perf_counter())
-                rows.append(dict(pair=pair.name, dtype=dtype_of(pair), batch=1, temperature=temperature, rule=RULE,
+                rows.append(dict(pair=pair.name, dtype=pair.dtype, batch=1, temperature=temperature, rule=RULE,
                                  alternative=way.name, drafter=way.drafter, shape=way.shape, prompt=prompt, kind=kind,
                                  repeat=turn // len(ways), **counts))
     return pd.DataFrame(rows)
@@ -347,10 +343,10 @@ def passes(name: str, pairs: Mapping[Format, Pair], prompts: Sequence[Tensor], *
     for nodes in NODES:
         calls = {key: partial(run, nodes) for key, run in ready.items()}
         timed = interleaved(calls, repeats=60, seconds=seconds, generator=generator)
-        late = {key: calls[key] for key, own in timed.items() if not own.repeats}  # the machine stood still
+        late = {key: calls[key] for key, timing in timed.items() if not timing.repeats}  # the machine stood still
         timed |= interleaved(late, repeats=LEAST_REPEATS, seconds=math.inf, generator=generator)
-        rows += [dict(pair=name, dtype=dtype, quantised=quantised, engine=engine, prefix=prefix, nodes=nodes, **own.row)
-                 for (dtype, quantised, engine), own in timed.items()]
+        rows += [dict(pair=name, dtype=dtype, quantised=quantised, engine=engine, prefix=prefix, nodes=nodes,
+                      **timing.row) for (dtype, quantised, engine), timing in timed.items()]
     return pd.DataFrame(rows)
 
 
@@ -363,6 +359,7 @@ def _passes(model, tokens: Tensor, prefix: int) -> Callable[[int], object]:
 
     @torch.inference_mode()
     def run(nodes: int) -> None:
+        """One forward pass, which leaves the cache as it was."""
         model(tokens[:, prefix : prefix + nodes], torch.arange(nodes), None, cache)
         cache.forget()
 

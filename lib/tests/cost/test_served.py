@@ -21,13 +21,14 @@ from transformers import (
 )
 
 from lib.cost import check_shapes, measure_served, recommendation, served
-from lib.cost.candidates import Entrant, Limits
+from lib.cost.candidates import Entrant, Limits, static
 from lib.cost.recommendation import ONE, PLAIN
 from lib.cost.roofline import HARDWARE
 from lib.decoding import continuations
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.replay import logs
+from lib.replay.simulated import Recorded
 from lib.tests import small_models
 from lib.tests.cost import engine_readers
 from lib.trees import shapes
@@ -50,7 +51,7 @@ def tried(limits=Limits(8, 4)):
     entrants = [Entrant("model", "model", pair, LanguageModelDrafter(DRAFTER)),
                 Entrant("lookup", "lookup", pair, LookupDrafter())]
     trace = logs.trace_of(texts(), {"model": DRAFTER}, about={"protocol": "continuation"}, temperature=0.0)
-    return served.candidates(entrants, trace, texts(), limits)
+    return [each for entrant in entrants for each in static(entrant, Recorded(trace, texts().prompts), limits)]
 
 
 def prices(tmp_path, text=COSTS):
@@ -80,7 +81,7 @@ def test_a_nearly_as_fast_candidate_with_fewer_nodes_is_recommended_and_ties_are
     price, found = prices(tmp_path, "batch,nodes,check_ms,draft_ms\n1,0,10,1\n1,8,10,1\n"), tried()
     own = served.recommend(found, price[1], 1, texts(), np.random.default_rng(0))
     choosing = {name for name, is_in in zip(texts().names, served.halves(texts())[0]) if is_in}
-    speeds = [served._part(each, choosing).speedup(served.price_of(each, price[1]), 1) for each in found]
+    speeds = [served.part_of(each, choosing).speedup(served.price_of(each, price[1]), 1) for each in found]
     near = [each.shape.budget for each, speed in zip(found, speeds) if speed >= 0.98 * max(speeds)]
     assert own.budget == min(near)
     fastest, *others = own.raced

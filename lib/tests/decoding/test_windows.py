@@ -166,7 +166,7 @@ def test_costs_of_drafting_are_taken_where_the_window_lets_it_draft():
         rounds.append(generate(*arguments, **settings).rounds)
         return SimpleNamespace(rounds=rounds[-1])
 
-    pair = SimpleNamespace(target=TARGET, draft_model=short(1, window=100), target_name="t", drafter_name="d")
+    pair = SimpleNamespace(target=TARGET, draft_model=short(1, window=100), target_name="t", drafter_name="d", dtype="")
     rows = calibrate(pair, PROMPTS, prefix=64, shapes=shapes, seconds=0.0, generator=torch.Generator().manual_seed(0),
                      generate=watched)
     assert set(rows["shape"]) == set(shapes)

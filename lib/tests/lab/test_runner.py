@@ -157,10 +157,10 @@ def test_a_wrong_command_is_named_with_the_nearest_right_one(layout, words, opti
     ("01_shapes: 3\n", "a section holds lines of"),
     ("- 3\n", "one section per notebook"),
     ("a: [\n", "cannot be read"),
-    ("seconds: 5\n", "seconds is 5; give notebooks with numbers"),
-    ("seconds: {01_shapes: soon}\n", "seconds is .*; give notebooks with numbers"),
-    ("about: [fast]\n", r"about is \['fast'\], online False; give a text"),
-    ("online: perhaps\n", "online 'perhaps'; give a text, and true"),
+    ("seconds: 5\n", "seconds 5; give a text, true or false, and notebooks with numbers"),
+    ("seconds: {01_shapes: soon}\n", "seconds .*soon.*; give a text, true or false, and notebooks with numbers"),
+    ("about: [fast]\n", r"about is \['fast'\], online False, seconds {}; give a text"),
+    ("online: perhaps\n", "online 'perhaps', seconds {}; give a text, true"),
 ])
 def test_a_wrong_profile_says_where_it_is_wrong(layout, text, complaint):
     (layout.notebooks / "params" / "quick.yaml").write_text(text)

@@ -131,7 +131,7 @@ def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_t
 def test_growth_has_static_and_grown_trees_on_the_judged_prompts(studied):
     rows = pd.concat([study.compare_grown(of_protocol(studied, protocol), "d", ["dyspec", "eagle2:2,3"], [2, 6])
                       for protocol in (acceptance.CONTINUATION, acceptance.REAL_TEXT)])
-    schema = tables.schema_of("growth")
+    schema = tables.schemas()["growth"]
     assert set(schema.columns) == set(rows) and not rows.duplicated(list(schema.key)).any()
     assert set(rows["prompt"]) == set(JUDGING.names), "judged on prompts that no tree was grown from"
     assert set(rows["family"]) == {"chain", "optimal", "dyspec", "eagle2:2,3"}

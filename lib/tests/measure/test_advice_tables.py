@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lib import cost
 from lib.cost import formats as number_formats
-from lib.cost import formulas, recommendation, roofline
+from lib.cost import recommendation, roofline
 from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
 from lib.cost.recommending import RULER
 from lib.lab import processor, tables
@@ -71,10 +73,17 @@ def test_formulas_stand_beside_replay(found):  # noqa: F811
     rows = advice.beside_formulas(found.candidates, ["none such", "model"])
     said, own = rows.set_index(["batch", "by", "length"])["speedup"], rows.iloc[0]
     assert said[1, advice.LEVIATHAN, 1] == pytest.approx((1 + own["alpha"]) / (1 + own["cost"]))
-    assert np.isnan(said[1, advice.BLOG, 1]) and said[1, advice.BLOG, 3] == formulas.blog_speedup(3)
+    assert np.isnan(said[1, advice.BLOG, 1]) and said[1, advice.BLOG, 3] == 1.8
     chain = found.candidates.query("batch == 1 and drafter == 'model' and shape == 'chain:2'").iloc[0]
     assert said[1, advice.REPLAY, 2] == chain["speedup"]
     assert advice.beside_formulas(found.candidates, ["none such"]).empty
+
+
+@given(st.floats(0, 1), st.integers(0, 12))
+def test_leviathans_tokens_are_the_mean_of_a_capped_geometric_law(alpha, length):
+    mean = sum((a + 1) * alpha**a * (1 - alpha) for a in range(length)) + (length + 1) * alpha**length
+    assert advice.leviathan_speedup(alpha, length, 0) == pytest.approx(mean)
+    assert advice.leviathan_speedup(alpha, length, 0.5) == pytest.approx(mean / (1 + length / 2))
 
 
 def test_a_larger_pairs_costs_stand_beside_the_same_acceptance(found):  # noqa: F811
@@ -163,7 +172,7 @@ def test_a_step_that_takes_far_longer_than_its_weights_is_launch_bound(found):  
         assert set(rows.loc[rows["hardware"] == advice.HERE, "source"]) == {advice.MEASURED}, "of unknown bandwidth"
 
 
-def test_what_was_timed_of_a_tree_and_a_chain_is_their_ratio_by_prompt(found):  # noqa: F811
+def test_what_was_timed_of_a_tree_and_a_chain_is_their_ratio_by_prompt(found, tmp_path):  # noqa: F811
     """In turns on the same prompts: the mean ratio by prompt, and the number of prompts."""
     rates = {"lookup, chain:2": [2.0, 8.0, 5.0], "lookup, chain:3": [1.0, 1.0, 1.0], "plain decoding": [1.0, 1.0, 1.0],
              "lookup, kary:2@6": [1.0, 4.0, 5.0], "model, chain:1": [9.0, 9.0, 9.0]}
@@ -175,7 +184,7 @@ def test_what_was_timed_of_a_tree_and_a_chain_is_their_ratio_by_prompt(found):  
     other = advice.Machine("another", made, cost.CostTable(found.costs))
     here = dataclasses.replace(found, timed=timed, recommendation=told())
     ratios = advice.ratios(here, [other], np.random.default_rng(0))
-    tables.Table("", "advice_ratios", "mark").extend(ratios)
+    tables.write(tmp_path, "advice_ratios", ratios, "mark")
     first, second = ratios.to_dict("records")
     assert (first["hardware"], first["part"], first["n_prompts"]) == (advice.HERE, "choosing", 2)
     assert (first["tree"], first["chain"]) == ("lookup, kary:2@6", "lookup, chain:2")
@@ -196,7 +205,7 @@ def test_the_run_of_another_machine_is_named_by_its_processor_and_what_it_recomm
     with pytest.raises(ValueError, match="a run on a processor, AVX2 as another one"):
         advice.of_runs([str(tmp_path)] * 2, "t")
     listed = advice.machines_table(advice.of_runs([str(tmp_path)], "t"))
-    tables.Table("", "advice_machines", "mark").extend(listed)
+    tables.write(tmp_path, "advice_machines", listed, "mark")
     assert listed["machine"].eq("a processor, AVX2").all() and listed["batch"].tolist() == [1, 2]
     assert listed["measured"].tolist() == [own.speedup.value for own in found.recommendation.by_batch]
 

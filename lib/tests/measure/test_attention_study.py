@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from lib.attention import tree_attention
 from lib.lab import processor, timing
 from lib.lab.chapter import Store
-from lib.lab.tables import read, schema_of
+from lib.lab.tables import read, schemas
 from lib.measure import attention as study
 
 QUICK = [name for name in study.PREPARE if name != study.FLEX]
@@ -33,12 +33,12 @@ def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
     for cell in (study.Cell(2, 16, 5, "float32", 4, 2, 8), study.Cell(1, 8, 1, "float32", 4, 2, 8)):
         rows = measured(cell)
         assert [row["alternative"] for row in rows] == QUICK
-        assert all(list(row) == list(schema_of("attention").columns) for row in rows)
+        assert all(list(row) == list(schemas()["attention"].columns) for row in rows)
         timed = [row for row in rows if not row["skipped"].startswith("refused: ")]
         assert {row["alternative"] for row in timed} >= {"auto", "folded", "split", "dense mask", "node by node"}
         assert all(row["repeats"] == 3 and 0 < row["lower_ms"] <= row["median_ms"] <= row["upper_ms"] for row in timed)
     names = [field.name for field in dataclasses.fields(study.Cell)]
-    assert (*names, "alternative") == schema_of("attention").key
+    assert (*names, "alternative") == schemas()["attention"].key
 
 
 def test_a_run_fills_its_tables_and_goes_on_with_the_next_cell(tmp_path, monkeypatch):

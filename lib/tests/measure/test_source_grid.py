@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.cost import formulas
 from lib.cost.recommending import RULER
 from lib.cost.round_cost import CostTable, Curve, RoundCost
-from lib.lab.tables import Table
+from lib.lab.tables import write
 from lib.measure import sources
 from lib.tests.cost import test_cost
 from lib.tests.measure.test_advice_tables import told
@@ -48,11 +47,11 @@ def rows():
     return measured({"lookup": LOOKING, "d": MODEL}).grid(np.random.default_rng(0))
 
 
-def test_chains_of_the_weblogs_lengths_stand_beside_its_table(rows):
+def test_chains_of_the_weblogs_lengths_stand_beside_its_table(rows, tmp_path):
     """Calls saved are 1 - rounds / tokens; a chain of 3 costs its draft and its check, or a plain round without one."""
-    Table("", "source_grid", "mark").extend(rows)
+    write(tmp_path, "source_grid", rows, "mark")
     own = rows[(rows["grid"] == sources.LENGTH) & (rows["drafter"] != "")].set_index(["drafter", "row"])
-    assert len(own) == 2 * 4 and set(own["shape"]) == {f"chain:{length}" for length in formulas.CLAIMS["length"]}
+    assert len(own) == 2 * 4 and set(own["shape"]) == {f"chain:{length}" for length in sources.CLAIMS["length"]}
     row = own.loc[("d", "chain:3")]
     assert (row["rate"], row["tokens"], row["n_prompts"]) == (pytest.approx(7 / 30), pytest.approx(1.7), 8)
     assert row["saved"] == pytest.approx(1 - 10 / 17) and row["claimed_saved"] == 0.45

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from lib.cost.recommendation import FILE, NO_DRAFTER
 from lib.cost.ways import GENERATE, MIXED
 from lib.decoding import Round
 from lib.drafters import NoDrafter
-from lib.lab import processor, stats, tables
+from lib.lab import processor, tables
 from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.measure import speed
@@ -107,20 +106,6 @@ def test_groups_hold_one_kind_where_it_has_enough_prompts():
     assert mixed == [("a", MIXED, [3, 11, 6]), ("d", MIXED, [17, 3, 11])]
 
 
-def test_a_ratio_of_speeds_is_the_geometric_mean_of_prompts_and_the_two_factors_multiply():
-    """As the notebook computes it: differences of the logs by prompt, each of which counts once."""
-    speeds = {GENERATE: (1.0, 1.0), PLAIN: (2.0, 8.0), "top_k, chain:4": (6.0, 24.0)}
-    rows = pd.DataFrame([dict(alternative=name, prompt=f"{at}", log=np.log(value), once=1)
-                         for name, values in speeds.items() for at, value in enumerate(values)])
-
-    def over(base):
-        gains = stats.compare(rows, [], "alternative", base, "log", "once", np.random.default_rng(0), rounds="once")
-        return np.exp(gains.set_index("alternative")["value"])
-
-    assert over(GENERATE)[PLAIN] == pytest.approx(4.0) and over(PLAIN)["top_k, chain:4"] == pytest.approx(3.0)
-    assert over(GENERATE)["top_k, chain:4"] == pytest.approx(12.0)
-
-
 def test_seconds_after_a_prefill_whose_end_is_known_are_those_of_the_rounds():
     done = ways.Continued([[1, 2, 3], [4, 5]], [], prefilled=3.0)
     known, unknown = speed.counted(done, 1.0, 5.0), speed.counted(replace(done, prefilled=float("nan")), 1.0, 5.0)
@@ -128,7 +113,7 @@ def test_seconds_after_a_prefill_whose_end_is_known_are_those_of_the_rounds():
     assert np.isnan(unknown["round_seconds"]) and unknown["seconds"] == 4.0
 
 
-def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair):
+def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair, tmp_path):
     own = ways.ours(pair, NoDrafter(), "chain:0", 8)
     monkeypatch.setattr(speed.llama_cpp, "file_of", lambda name: Path(__file__))
     monkeypatch.setattr(speed.llama_cpp, "llama", lambda *given: lambda prompts: ways.Continued(
@@ -138,11 +123,11 @@ def test_llama_cpp_stands_beside_the_number_formats(monkeypatch, pair):
     stored = rows[rows["alternative"] == LLAMA]
     assert len(stored) == 4 and stored["rounds"].isna().all() and stored["agreeing"].eq(8).all()
     assert stored["target_weights"].eq(Path(__file__).stat().st_size).all()
-    tables.Table("", "formats", "mark").extend(rows)
+    tables.write(tmp_path, "formats", rows, "mark")
 
 
 def test_the_runs_own_recommendation_is_taken_and_another_is_made_where_it_does_not_fit(pair, tmp_path):
-    store, own = Store(tmp_path, "mark"), dict(dtype=calibration.dtype_of(pair))
+    store, own = Store(tmp_path, "mark"), dict(dtype=pair.dtype)
     made, other = replace(told(), **own), replace(told(batch=4), **own)
     assert speed.recommended(store, pair, [1], lambda: other) is other
     made.save(tmp_path / FILE)
@@ -190,11 +175,11 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
             assert own["agreeing"].tolist() == wanted
 
 
-def test_sampled_texts_are_timed_in_turns_and_compared_with_the_plain_loop(pair):
+def test_sampled_texts_are_timed_in_turns_and_compared_with_the_plain_loop(pair, tmp_path):
     shape = shapes.parse("kary:2@6")
     rows = speed.sampled(pair, ASKED, [("model", "kary:2@6", shape), ("lookup", "chain:2", "chain:2")], [0.5, 1.0],
                          new_tokens=8, repeats=2, seed=0, generator=torch.Generator().manual_seed(0))
-    tables.Table("", "sampled", "mark").extend(rows)
+    tables.write(tmp_path, "sampled", rows, "mark")
     assert rows.groupby(["temperature", "alternative", "prompt"]).size().tolist() == [2] * (2 * 3 * 4)
     assert rows["tokens"].eq(8).all() and rows.loc[rows["alternative"] == PLAIN, "accepted"].eq(0).all()
     assert rows["accepted"].sum() > 0
@@ -214,11 +199,11 @@ def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.0], ids=["time", "a stall"])
-def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(monkeypatch, pair, seconds):
+def test_a_pass_costs_what_its_nodes_cost_and_leaves_no_trace(monkeypatch, pair, seconds, tmp_path):
     """Each timed call sees the same prefix, and each pass is timed, even where the machine stood still meanwhile."""
     monkeypatch.setattr(speed.llama_cpp, "file_of", lambda name: None)
     found = speed.passes("t/d", {("float32", "none"): pair}, PROMPTS, prefix=5, seconds=seconds,
                          generator=torch.Generator().manual_seed(0))
     assert found["nodes"].tolist() == list(speed.NODES) and found["engine"].eq("loop").all()
     assert found["median_ms"].gt(0).all()
-    tables.Table("", "format_costs", "mark").extend(found)
+    tables.write(tmp_path, "format_costs", found, "mark")
