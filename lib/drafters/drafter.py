@@ -59,8 +59,9 @@ class Drafter:
     """Proposes a tree of draft tokens for each row of a batch, and learns after each round what the target kept.
 
     The loop calls `start`, `commit` with the first roots, then `propose` and `commit` in each round; `select` where
-    rows have ended. A new drafter has to define `propose` alone: the other methods keep `roots`, each row's last
-    committed token, which the cache of the target lacks. Everything else is a member with a default.
+    rows have ended. A new drafter has to define `propose` alone, which may draft fewer nodes than the shape has, and
+    refuses growth rules by `static(shape)` if it cannot grow. The other methods keep `roots`, each row's last committed
+    token, which the cache of the target lacks. Everything else is a member with a default.
 
     calls: forward passes of the drafter's model since it was made.
     cache_bytes: bytes that the drafter holds besides weights.

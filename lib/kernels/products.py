@@ -49,7 +49,7 @@ def weights_refusal(weights: Sequence[Tensor], device: str = "") -> str | None:
 def faster_in_bfloat16() -> bool:
     """Whether a product of eight rows takes less time in bfloat16 than in float32 over the same weights of 16 bits.
 
-    In bfloat16 it is PyTorch's where the kernels leave it to the matrix units (`weights_refusal`). Measured at the first
+    In bfloat16 it is PyTorch's where the kernels leave it to the matrix units (`weights_refusal`). Measured at first
     use and kept beside the library, so that all later processes agree.
     """
     kept = Path(build.library()._name).with_suffix(".bfloat16")

@@ -87,16 +87,16 @@ def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: 
     """The rounds that the trace's protocol has (as `acceptance.rounds_of`), row by row: consecutive rounds, or for
     real-text starts the first one of each row.
 
-    drafter: as in live decoding, with its temperature: one that reads the text alone (a `TextDrafter`), a language
-        model, one that reads the target's hidden states, or a look-up in front of one of these.
+    drafter: as in live decoding, with its temperature; `replay` in the traits of its kind is not LIVE: it reads the
+        text alone, or is a language model, or a head of the target's hidden states, or a look-up before one of these.
     rows: the number of rows that are decoded together.
     ValueError for other drafters.
     """
     trace = recorded.trace
     if not replayable(drafter):
         raise ValueError(f"drafter is a {type(drafter).__name__}, whose rounds depend on more than the text and the "
-                         "target, or which cannot start inside a text; give a TextDrafter, LanguageModelDrafter(model) "
-                         "or heads, and decode with others live")
+                         "target, or which cannot start inside a text; give a kind whose traits say how it is "
+                         "replayed, and decode with others live")
     counted = trace.starts(shape.max_depth)
     if in_real_text(trace):
         counted = np.minimum(counted, 1)

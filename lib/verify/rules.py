@@ -18,8 +18,9 @@ class Rule:
 
     lossless: whether the emitted tokens have the target's distribution.
     proposals: the ways of choosing children that it is valid for.
-    made_for: the one of them that it was published for.
+    made_for: the one of them that it was published for, with which studies and explorers decode.
     shapes: "any" or "chain".
+    paper: where it was published, or what it is; for tables.
     compares: whether it compares with the drafter's probabilities of children that were chosen, not sampled.
     """
 

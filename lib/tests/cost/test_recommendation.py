@@ -383,10 +383,10 @@ def test_the_largest_tree_before_a_step_of_the_cost_of_a_check_is_recommended(ba
 
 def test_a_target_alone_has_every_drafter_that_needs_no_model():
     alone = [one.name for one in candidates.entrants([pair_of(None, "none")])]
-    assert alone == ["lookup", "sam", "recycling", "early_exit"]
+    assert {"lookup", "sam", "recycling", "early_exit"} <= set(alone)
     both = [pair_of(small_models.related(TARGET, seed, 0.1), f"d{seed}") for seed in (1, 2)]
     names = [one.name for one in candidates.entrants(both)]
-    assert names == [*alone, "model (d1)", "model (d2)", "combined (d1)", "combined (d2)"]
+    assert sorted(names) == sorted([*alone, "model (d1)", "model (d2)", "combined (d1)", "combined (d2)"])
     with pytest.raises(ValueError, match="no draft model"):
         candidates.entrants([pair_of(None)], ["model"])
 

@@ -99,7 +99,7 @@ def test_who_competes():
     alone = a_pair("none")
     parts = decoded([alone], specs=["model", "merged", "combined", "adaptive:pays", "sam", "early_exit"])
     assert set(frame(parts)["drafter"]) == {"none", "lookup", "sam", "early_exit"}
-    assert set(study.competing([alone], [])) == {
+    assert set(study.competing([alone], [])) >= {
         "lookup", "lookup:frequent", "sam", "recycling", "early_exit", "int8", "random", "oracle"}
     both = study.competing([alone, PAIRS[0]], ["merged", "combined"])
     assert list(both) == ["model one", "lookup", "combined"] and both["combined"][1] is PAIRS[0]
