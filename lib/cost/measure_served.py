@@ -89,7 +89,7 @@ def write(target: dict, drafter: dict, file) -> None:
 @torch.inference_mode()
 def times(name: str, *, dtype, device: str, batches, nodes, prefix: int, repeats: int,
           text: str = TEXT) -> dict[tuple[int, int], float]:
-    """Median milliseconds of a forward pass with its greedy choice, by (batch, nodes); the first turn warms up.
+    """Median milliseconds of a forward pass with its greedy choice, by (batch, nodes). The first turn is not counted.
 
     SystemExit names a cache that cannot be cropped.
     """

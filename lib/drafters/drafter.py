@@ -29,13 +29,13 @@ class Traits:
     per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
         "ddtree@N" asks for.
     one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
-    idle_passes: forward passes that it makes in a round that another drafter drafts.
+    idle_passes: forward passes of its model in a round whose tree comes from another drafter.
     remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
     option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
     head: the kind of trained head, or of tables, that it reads from a folder; empty for none.
     needs_draft_model: whether it is made of the pair's draft model.
     reads_text: whether it drafts from the text alone, so that logs decide its rounds without the target.
-    specs: those that studies decode where nothing else is asked for; a kind with a head takes part by its folders.
+    specs: the specs that studies decode by default; heads are found in their folders instead.
     advised: whether the recommendation tries it, by its name alone.
     control: whether it only bounds the others, and is made anew for each prompt.
     """

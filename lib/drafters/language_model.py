@@ -28,8 +28,8 @@ class LanguageModelDrafter(Drafter):
     model: also one that knows some of its tokens alone (see `lib.forward.reduced`), whose distributions are zero
     elsewhere.
     proposal: "top_k" (children are the most likely tokens), "iid" or "without_replacement" (samples at `temperature`).
-    Sampled drafts carry the distributions that their children were drawn from; "top_k" drafts carry theirs, at
-    `temperature`, where they are asked for (see `ask_probs`).
+    Sampled drafts carry the distributions that their children were drawn from; "top_k" drafts carry the distributions
+    at `temperature` after `ask_probs(True)`.
 
     The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. A leaf is
     never forwarded, so the last accepted node may be missing; it waits with the bonus token in the row's tail, and the

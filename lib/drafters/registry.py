@@ -45,7 +45,7 @@ DRAFTERS: dict[str, Kind] = {
         Traits(BY_RANKS, grows=True, option="proposal", needs_draft_model=True, specs=("model",), advised=True)),
     "plain": Kind(
         "lib.drafters.plain:PlainDrafter",
-        "the same without a cache, with a forward pass per node: the oracle of the others",
+        "a language model without a cache, one forward pass per node: the reference for the others",
         Traits(AGAIN, option="proposal", needs_draft_model=True)),
     "ngrams": Kind(
         "lib.drafters.ngrams:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
