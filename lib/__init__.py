@@ -1,6 +1,6 @@
-"""Which draft tree should speculative decoding use? Fourteen packages, each importing only those before it:
+"""Which draft tree should speculative decoding use? Fifteen packages, each importing only those before it:
 
-lab, kernels, trees, verify, attention, models, forward, drafters, decoding, replay, cost, measure, explorers,
+lab, kernels, trees, verify, attention, models, forward, drafters, decoding, replay, engines, cost, measure, explorers,
 training. Each package's docstring says what it is for and where to start. Nothing is loaded before it is needed.
 """
 

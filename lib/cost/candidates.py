@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from lib.cost.engines import is_chain
+from lib.engines.settings import is_chain
 from lib.cost.judging import log_tokens
 from lib.cost.round_cost import RoundCost, before_steps, widths
 from lib.cost.ways import ours

@@ -11,7 +11,7 @@ import torch
 
 from lib.cost import judging, ways
 from lib.cost.candidates import Candidate, Entrant, Limits
-from lib.cost.engines import SAME, places, settings
+from lib.engines.settings import SAME, places, settings
 from lib.cost.judging import measured
 from lib.cost.recommendation import (CHAIN, GENERATE, NO_DRAFTER, NO_TREE, PLAIN, RECOMMENDED, TREE, ForBatch, Raced)
 from lib.cost.round_cost import RoundCost

@@ -13,7 +13,7 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.cost.engines import scheduled, why_none
+from lib.engines.settings import scheduled, why_none
 from lib.lab import atomic_file, json_text, stats
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth

@@ -15,7 +15,7 @@ import pandas as pd
 
 from lib.cost import judging, roofline
 from lib.cost.candidates import Candidate, Entrant
-from lib.cost.engines import places, settings
+from lib.engines.settings import places, settings
 from lib.cost.recommendation import NO_DRAFTER, NO_TREE, ONE, PLAIN, ForBatch, Interval, Raced, write
 from lib.cost.round_cost import FREE, Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE

@@ -8,8 +8,8 @@ import pytest
 import lib
 
 LIB = Path(lib.__file__).parent
-ORDER = ("lab", "kernels", "trees", "verify", "attention", "models", "forward", "drafters", "decoding", "replay", "cost",
-         "measure", "explorers", "training")
+ORDER = ("lab", "kernels", "trees", "verify", "attention", "models", "forward", "drafters", "decoding", "replay",
+         "engines", "cost", "measure", "explorers", "training")
 IMPORTS_LAB_ALONE = "kernels"
 
 

@@ -30,7 +30,7 @@ from lib.drafters.lookup import LookupDrafter
 from lib.replay import logs
 from lib.replay.simulated import Recorded
 from lib.tests import small_models
-from lib.tests.cost import engine_readers
+from lib.tests.engines import setting_readers as engine_readers
 from lib.trees import shapes
 
 TARGET = small_models.llama(3)

@@ -1,4 +1,4 @@
-"""The oracle of what `lib.cost.engines` writes: each line of text read back, by the engine's name in `ENGINES`: the
+"""The oracle of what `lib.engines.settings` writes: each line of text read back, by the engine's name in `ENGINES`: the
 keywords of calls, the options of command lines. A line that an engine would refuse fails an assertion.
 """
 
@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Mapping
 
-from lib.cost.engines import CONFIG, NUM_TOKENS, SCHEDULE, STEPS, TOKENS, TOP_K, Dynamic
+from lib.engines.settings import CONFIG, NUM_TOKENS, SCHEDULE, STEPS, TOKENS, TOP_K, Dynamic
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
 

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig, LlamaConfig
 
-from lib.cost import engines
-from lib.cost.engines import (CHAIN, CHAINED, DYNAMIC, ENGINES, FOLDER, GGUF, GROWN, LONGEST, SAME, SCHEDULE, Dynamic,
-                              ranges, why_none)
 from lib.drafters.heads import store
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
+from lib.engines import settings as engines
+from lib.engines.settings import (CHAIN, CHAINED, DYNAMIC, ENGINES, FOLDER, GGUF, GROWN, LONGEST, SAME, SCHEDULE,
+                                  Dynamic, ranges, why_none)
 from lib.forward import load_pair
 from lib.tests import small_models
-from lib.tests.cost.engine_readers import READERS, read_schedule
+from lib.tests.engines.setting_readers import READERS, read_schedule
 from lib.tests.replay.test_replay import trees
 from lib.trees import growth, shapes
 from lib.trees.growth.rules import Costs

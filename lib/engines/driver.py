@@ -1,0 +1,157 @@
+"""What all drivers of serving engines share: a setting, what a call of the engine gave, and a process of its own.
+
+An engine runs in a process and an environment of its own (`environments`). A driver starts it with one setting and
+decodes prompts of token ids, so that no tokenizer comes between; several may run at the same time, to be timed in turns.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
+TOLD = 8  # last lines of a log that an error quotes
+PATIENCE = 10  # seconds for a process to end when it is asked to
+
+
+class EngineError(RuntimeError):
+    """An engine did not start, died, or refused a request; the message has the last lines of its log."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How an engine drafts: its own name of the method, the number of draft tokens per round, the drafter's weights (a
+    folder or file that it reads), and further options by the engine's own names.
+    """
+
+    method: str = PLAIN
+    tokens: int = 0
+    drafter: str = ""
+    options: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The method and its number of draft tokens, as in "ngram:4"."""
+        return self.method if self.method in (PLAIN, FORCED) else f"{self.method}:{self.tokens}"
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What one call gave for prompts that were decoded together.
+
+    tokens: of each prompt, without the prompt. seconds: of the call; prefill: of it until each prompt had its first
+    token. As the engine counts: drafts, rounds with at least one draft token; drafted, draft tokens; accepted, draft
+    tokens by position in the draft. NaN, -1 and empty where it counts none.
+    """
+
+    tokens: Sequence[Sequence[int]]
+    seconds: float
+    prefill: float
+    drafts: int = -1
+    drafted: int = -1
+    accepted: Sequence[int] = ()
+
+
+class Running(AbstractContextManager, Protocol):
+    """An engine that has started with a setting; `close` ends it."""
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
+               drafted: int | None = None) -> Decoded:
+        """Decodes prompts together, greedily, each to so many tokens or to one of `ends`.
+
+        drafted: with the method FORCED, the draft tokens of each round, of which none is accepted: each round then
+            gives one token, and the time between two tokens is that of a check. The output may be invalid.
+        EngineError where the engine dies.
+        """
+
+
+class Worker(AbstractContextManager):
+    """A script of `workers` that runs with another Python, and is asked over two pipes.
+
+    environment: variables, in place of this process's own where both have one. log: the file of its output and errors.
+    """
+
+    def __init__(self, name: str, python: Path, script: str, log: Path, environment: Mapping[str, str]):
+        self.name, self.log = name, log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        path = Path(__file__).with_name("workers") / script
+        (asked, self._requests), (self._replies, told) = os.pipe(), os.pipe()
+        with open(log, "wb") as file:
+            self.process = subprocess.Popen(
+                [python, path, str(asked), str(told)], env=without_ours() | dict(environment), stdin=subprocess.DEVNULL,
+                stdout=file, stderr=file, pass_fds=(asked, told), start_new_session=True)
+        os.close(asked), os.close(told)
+        self._requests, self._replies = os.fdopen(self._requests, "w"), os.fdopen(self._replies)
+
+    def ask(self, do: str, **request):
+        """The reply of the handler of this name. EngineError where it raises, or where the process dies."""
+        try:
+            self._requests.write(json.dumps({"do": do, **request}) + "\n")
+            self._requests.flush()
+            line = self._replies.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise EngineError(died(self.name, self.process, self.log))
+        reply = json.loads(line)
+        if "error" in reply:
+            raise EngineError(f"{self.name} refused: {reply['error']}; its log is {self.log}")
+        return reply["reply"]
+
+    def close(self) -> None:
+        """Ends the process, which sees that nothing more is asked."""
+        for pipe in (self._requests, self._replies):
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+        end(self.process)
+
+    def __exit__(self, *error) -> None:
+        self.close()
+
+
+def died(name: str, process: subprocess.Popen, log: Path) -> str:
+    """A sentence on an engine's end, with the last lines of its log."""
+    end(process)
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    told = "\n".join(f"  {line}" for line in lines[-TOLD:])
+    return f"{name} ended with status {process.returncode}; the last lines of {log}:\n{told}"
+
+
+def end(process: subprocess.Popen) -> None:
+    """Ends a process, gently first."""
+    for stop in (lambda: None, process.terminate, process.kill):
+        stop()
+        try:
+            process.wait(PATIENCE)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def without_ours() -> dict[str, str]:
+    """This process's variables without those that lead a Python to the packages of this one."""
+    return {name: value for name, value in os.environ.items()
+            if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+
+
+class Engine(Protocol):
+    """An engine that can be started; one object a module.
+
+    name: as people write it. environment: where it runs. methods: by its own names, how it drafts (see `matching`).
+    """
+
+    name: str
+
+    def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
+              log: Path) -> Running:
+        """The engine with a target's weights in the form that it reads.
+
+        dtype: "float32" or "bfloat16", of weights, activations, keys and values. window: positions of prompt and answer
+        together; batch: prompts decoded together at most. EngineError with the last lines of its log where it ends.
+        """

@@ -1,0 +1,85 @@
+"""Environments of serving engines: `./run_notebooks.sh engines NAME` makes one under .engines/NAME, beside .venv.
+
+Each is a virtual environment of pinned packages, since an engine wants other versions than this project. Making it
+resumes where it stopped. An engine's program is run, and nothing of it is imported here.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lib.lab import atomic_file, provenance
+
+HOME = provenance.HOME / ".engines"
+DONE = "packages.txt"  # in a finished environment: the commands that made it
+
+
+@dataclass(frozen=True)
+class Environment:
+    """What an engine needs.
+
+    steps: arguments of pip, one list after another. licence: of the engine. gigabytes: on the disk; minutes: to make it
+    on two cores. notes: what a user has to know, one sentence each.
+    """
+
+    name: str
+    steps: Sequence[Sequence[str]]
+    licence: str
+    gigabytes: float
+    minutes: float
+    notes: Sequence[str] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where it is, or will be."""
+        return HOME / self.name
+
+    @property
+    def python(self) -> Path:
+        """Its Python. FileNotFoundError names the command that makes it."""
+        if not self.is_there:
+            raise FileNotFoundError(f"the engine {self.name} is not installed; ./run_notebooks.sh engines {self.name} "
+                                    f"installs it under {self.folder} ({self.gigabytes:g} GB, about "
+                                    f"{self.minutes:g} minutes)")
+        return self.folder / "bin" / "python"
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it was made to its end, of these packages."""
+        marker = self.folder / DONE
+        return marker.is_file() and marker.read_text(encoding="utf-8") == self._recipe
+
+    @property
+    def _recipe(self) -> str:
+        return "".join(" ".join(step) + "\n" for step in self.steps)
+
+    def make(self, say: Callable[[str], None] = print, base: str = sys.executable) -> None:
+        """Makes what is not there yet. RuntimeError where a step fails; the same command resumes."""
+        if self.is_there:
+            say(f"{self.name}: is there, in {self.folder}")
+            return
+        say(f"{self.name} ({self.licence}): {self.gigabytes:g} GB in {self.folder}, about {self.minutes:g} minutes on "
+            "two cores")
+        for note in self.notes:
+            say(f"  {note}")
+        if (free := shutil.disk_usage(HOME.parent).free / 1e9) < self.gigabytes:
+            raise RuntimeError(f"{self.name} needs {self.gigabytes:g} GB, {free:.1f} GB are free; make room")
+        began = time.monotonic()
+        if not (self.folder / "bin" / "python").exists():
+            self._run([base, "-m", "venv", str(self.folder)])
+        for step in self.steps:  # pip takes what an earlier, stopped run left
+            say(f"  pip {' '.join(step)}")
+            self._run([str(self.folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", *step])
+        atomic_file.replace(self.folder / DONE, self._recipe.encode())
+        say(f"  done after {(time.monotonic() - began) / 60:.1f} minutes")
+
+    def _run(self, command: Sequence[str]) -> None:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode:
+            told = "\n".join(done.stdout.splitlines()[-8:])
+            raise RuntimeError(f"{' '.join(command)} failed with status {done.returncode}:\n{told}\nthe same command "
+                               "resumes")
