@@ -1,7 +1,8 @@
 """What all drivers of serving engines share: a setting, what a call of the engine gave, and a process of its own.
 
 An engine runs in a process and an environment of its own (`environments`). A driver starts it with one setting and
-decodes prompts of token ids, so that no tokenizer comes between; several may run at the same time, to be timed in turns.
+decodes prompts of token ids, so that no tokenizer comes between; several may run at the same time, to be timed in
+turns.
 """
 
 import json
