@@ -7,7 +7,9 @@ import json
 import shlex
 from collections.abc import Mapping
 
-from lib.engines.settings import CONFIG, NUM_TOKENS, SCHEDULE, STEPS, TOKENS, TOP_K, Dynamic
+from lib.engines.settings import STEPS, TOKENS, TOP_K
+from lib.engines.vllm import CONFIG, NUM_TOKENS, SCHEDULE
+from lib.engines.writer import Dynamic
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
 

@@ -15,8 +15,9 @@ from lib.drafters.heads import store
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.engines import settings as engines
-from lib.engines.settings import (CHAIN, CHAINED, DYNAMIC, ENGINES, FOLDER, GGUF, GROWN, LONGEST, SAME, SCHEDULE,
-                                  Dynamic, ranges, why_none)
+from lib.engines.settings import CHAINED, ENGINES, GROWN, SAME, why_none
+from lib.engines.vllm import SCHEDULE, ranges, scheduled
+from lib.engines.writer import CHAIN, DYNAMIC, FOLDER, GGUF, LONGEST, Dynamic
 from lib.forward import load_pair
 from lib.tests import small_models
 from lib.tests.engines.setting_readers import READERS, read_schedule
@@ -197,7 +198,7 @@ def rows_of(drafter, length):
        st.sampled_from(["lookup", "model", "eagle3"]))
 def test_vllm_drafts_at_each_batch_size_as_many_as_are_recommended_there(lengths, drafter):
     """Between two batch sizes as many as at the smaller one; 0 is plain decoding."""
-    found = engines.scheduled({batch: rows_of(drafter, length) for batch, length in lengths.items()})
+    found = scheduled({batch: rows_of(drafter, length) for batch, length in lengths.items()})
     wanted, last = [], lengths[min(lengths)]
     for batch in range(1, 71):
         last = lengths.get(batch, last)
@@ -213,7 +214,7 @@ def test_vllm_drafts_at_each_batch_size_as_many_as_are_recommended_there(lengths
 
 def test_methods_have_a_schedule_each_and_suffix_decoding_has_none():
     """Suffix decoding chooses a length for each request by itself."""
-    found = engines.scheduled({1: rows_of("lookup", 7), 4: rows_of("sam", 3), 8: rows_of("lookup", 2),
+    found = scheduled({1: rows_of("lookup", 7), 4: rows_of("sam", 3), 8: rows_of("lookup", 2),
                                16: rows_of("sam", 1)})
     told = {batch: {row["engine"]: row["setting"] for row in rows} for batch, rows in found.items()}
     assert json.loads(shlex.split(told[8]["vLLM, n-gram"])[1])[SCHEDULE] == [[1, 3, 7], [8, 15, 2]]

