@@ -1,0 +1,111 @@
+"""The custom proposers against the drafters of lib on drawn texts, and on rows that move as vLLM moves them."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.drafters.combined import CombinedDrafter
+from lib.drafters.ngrams import NgramDrafter, save
+from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.engines.workers import draft_proposer
+from lib.tests.drafters.test_ngrams import VOCABULARY, numbered, tables
+from lib.trees import shapes
+from lib.trees.tree import ROOT
+
+WINDOW, ROWS = 64, 4
+TEXTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
+
+
+def proposer(kind, tokens, **options):
+    return getattr(draft_proposer, kind)(SimpleNamespace(
+        additional_config={"draft_proposer": options},
+        speculative_config=SimpleNamespace(num_speculative_tokens=tokens),
+        model_config=SimpleNamespace(max_model_len=WINDOW, get_vocab_size=lambda: VOCABULARY)))
+
+
+def asked(proposer, texts, sampled=None):
+    """The drafts for rows of these texts, in a buffer with other tokens after them."""
+    rows = np.full((ROWS, WINDOW), VOCABULARY - 1, dtype=np.int32)
+    for row, text in zip(rows, texts):
+        row[: len(text)] = text
+    sampled = [[text[-1]] for text in texts] if sampled is None else sampled
+    return proposer.propose(sampled, np.array([len(text) for text in texts], dtype=np.int32), rows, slot_mappings=None)
+
+
+def first_branch(drafter, text, tokens):
+    """The favourites of what a drafter of lib drafts for a chain: all of it where it is a chain."""
+    drafter.start([torch.tensor(text)])
+    (draft,) = drafter.propose(shapes.chain(tokens), None)
+    node, branch = ROOT, []
+    while below := draft.tree.children(node):
+        node = below[0]
+        branch.append(draft.token_list[node])
+    return branch
+
+
+@settings(deadline=None, max_examples=100)
+@given(TEXTS, tables(), st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9))
+def test_drafts_are_those_of_lib(tmp_path_factory, text, known, tokens, enough, longest, shortest, step):
+    counted, folder = numbered(known), tmp_path_factory.getbasetemp() / "tables"
+    save(counted, folder, {})
+    ngrams, sam = NgramDrafter(counted, enough, longest), SuffixAutomatonDrafter(shortest)
+    both = CombinedDrafter(sam, NgramDrafter(counted), enough)
+    of_ngrams, of_sam = {"tables": folder, "enough": enough}, {"shortest": shortest}
+    kinds = {"Ngrams": (ngrams, of_ngrams | {"longest": longest}), "Sam": (sam, of_sam),
+             "Combined": (both, of_ngrams | of_sam)}
+    for kind, (drafter, options) in kinds.items():
+        ours = proposer(kind, tokens, **options)
+        for end in range(1, len(text) + 1, step):
+            assert asked(ours, [text[:end]]) == [first_branch(drafter, text[:end], tokens)], kind
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_a_row_gets_the_draft_of_its_own_tokens_wherever_it_moves(data):
+    """Requests of one beginning move between rows, leave for a while, end, and sample nothing in some rounds."""
+    ours, requests = proposer("Sam", 4), {}
+    for _ in range(data.draw(st.integers(1, 8))):
+        ended = data.draw(st.sets(st.integers(0, 5), max_size=2))
+        requests = {name: text for name, text in requests.items() if name not in ended}
+        rows = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=ROWS, unique=True))
+        sampled = [data.draw(st.lists(st.integers(0, 1), max_size=3)) for _ in rows]
+        requests |= {name: requests.get(name, [0, 1, 0]) + new for name, new in zip(rows, sampled)}
+        texts = [requests[name] for name in rows]
+        assert asked(ours, texts, sampled) == [first_branch(SuffixAutomatonDrafter(), text, 4) if new else []
+                                               for text, new in zip(texts, sampled)]
+
+
+def test_a_row_that_moves_is_not_read_again(monkeypatch):
+    read, extend = [], draft_proposer.SuffixAutomaton.extend
+    monkeypatch.setattr(draft_proposer.SuffixAutomaton, "extend",
+                        lambda self, tokens: (read.append(tokens), extend(self, tokens)))
+    ours, a, b = proposer("Sam", 2), [0, 1, 2, 0, 1], [1, 1, 0, 1, 1, 0]
+    rounds = [([a, b], [a, b]),
+              ([b + [1], a + [2]], [[1], [2]]),  # the rows swap
+              ([b + [1], a + [2, 0]], [[], [0]]),  # one samples nothing
+              ([a + [2, 2], a + [2, 0, 1]], [a + [2, 2], [1]]),  # one ends, another with a like text takes its row
+              ([a + [2, 0, 1, 2]], [[2]]),  # the first one ends too, and the rows move up
+              ([b + [1, 0], a + [2, 0, 1, 2, 0]], [b + [1, 0], [0]])]  # the second was preempted, and comes back
+    for texts, new in rounds:
+        sampled = [each[-1:] for each in new]
+        assert asked(ours, texts, sampled) == [first_branch(SuffixAutomatonDrafter(), text, 2) if any_new else []
+                                               for text, any_new in zip(texts, new)]
+    assert read == [each for _, new in rounds for each in new if each]
+
+
+def test_drafts_end_before_the_window_and_obey_the_schedule():
+    ours, loop = proposer("Sam", 4, schedule=[[1, 1, 9], [2, 2, 1], [3, 3, 0]]), [0, 1, 2, 3] * WINDOW
+    assert [len(asked(ours, [loop[:length]])[0]) for length in range(WINDOW - 6, WINDOW + 1)] == [4, 4, 3, 2, 1, 0, 0]
+    assert [asked(ours, [loop[:20]] * batch) for batch in (2, 3, 4)] == [[[0]] * 2, [[]] * 3, [[]] * 4]
+    assert asked(ours, [loop[:20]] * 3, [[3], [], []]) == [[0, 1, 2, 3], [], []], "one row drafts"
+
+
+@pytest.mark.parametrize("kind, options, named", [
+    ("Sam", {"shortes": 2}, "shortes"), ("Ngrams", {}, "tables is ''"), ("Ngrams", {"tables": "none"}, "'none'")])
+def test_a_wrong_option_is_named(kind, options, named):
+    with pytest.raises(ValueError, match=named):
+        proposer(kind, 4, **options)
