@@ -86,10 +86,10 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
     """Plan notebooks, check their parameters, and run them; or render a finished run."""
     layout, given = plan.Layout(home), _parser().parse_intermixed_args(arguments)
     if given.help:
-        from lib.engines.registry import INSTALLED
+        from lib.engines import registry
 
         print(HELP.format(profiles=", ".join(layout.profiles()), notebooks=", ".join(layout.stages()),
-                          engines=", ".join(INSTALLED)))
+                          engines=", ".join(registry.environments())))
         return 0
     if given.words[:1] == ["render"]:
         return _render(layout, given, arguments)
@@ -202,18 +202,19 @@ def _with_what_is_installed(made: RunPlan) -> RunPlan:
 
 def engines(names: Sequence[str]) -> int:
     """Install serving engines by their names, or all of them, each in an environment of its own."""
-    from lib.engines.registry import INSTALLED
+    from lib.engines import registry
 
-    unknown = [name for name in names if name not in (*INSTALLED, "all")]
-    if unknown or not names:
-        raise UsageError(f"engines {' '.join(unknown)}: give names of {', '.join(INSTALLED)}, or all".replace(" :", ":"))
-    say = partial(print, flush=True)
+    known, say = registry.environments(), partial(print, flush=True)
+    if not names or (unknown := [name for name in names if name not in (*known, "all")]):
+        told = f"unknown engine {unknown[0]!r}" if names else "no engine is named"
+        raise UsageError(f"{told}; give {', '.join(known)}, or all")
     try:
-        for name in INSTALLED if "all" in names else dict.fromkeys(names):
-            INSTALLED[name].make(say)
+        for name in known if "all" in names else dict.fromkeys(names):
+            known[name].make(say)
     except (RuntimeError, OSError, KeyboardInterrupt) as error:
         stopped = isinstance(error, KeyboardInterrupt)
-        say(f"{'stopped' if stopped else f'error: {error}'}\nto resume: ./run_notebooks.sh engines {' '.join(names)}")
+        say("\nstopped" if stopped else f"error: {error}")
+        say(f"to resume: ./run_notebooks.sh engines {' '.join(names)}")
         return INTERRUPTED if stopped else FAILED
     return 0
 

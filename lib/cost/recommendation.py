@@ -276,13 +276,38 @@ class Formats:
 
 
 @dataclass(frozen=True)
+class InEngine:
+    """What a serving engine should draft with at one batch size, by its own costs and replay of its own text.
+
+    way: its method with a number of draft tokens, or plain; setting: what a user sets. predicted, measured: speed over
+    the engine's plain decoding, prefill excluded; measured on other prompts, in so many calls.
+    """
+
+    engine: str
+    batch: int
+    way: str
+    setting: str
+    predicted: float
+    measured: Interval
+    calls: int
+
+    @property
+    def line(self) -> str:
+        """The recommendation as a line of text."""
+        if self.way == "plain":
+            return f"{self.engine}, batch {self.batch}: plain decoding, no way to draft is faster there"
+        return (f"{self.engine}, batch {self.batch}: {self.way}, {self.measured} times its plain decoding (predicted "
+                f"{self.predicted:.2f}, {self.calls} calls): {self.setting}")
+
+
+@dataclass(frozen=True)
 class Recommendation:
     """The recommendation for a target, by batch size.
 
     draft_models: those that competed; drafters: names of all that competed. versions: of packages. new_tokens: per
     prompt. choosing, judging: numbers of prompts that were used; looping: the share of the judging prompts whose text
     repeats itself to its end, which were left out. warnings: sentences that concern all batch sizes. formats: the
-    fastest setting over all number formats; null where none was compared.
+    fastest setting over all number formats; null where none was compared. engines: of serving engines that were run.
     """
 
     target: str
@@ -300,6 +325,7 @@ class Recommendation:
     by_batch: Sequence[ForBatch]
     warnings: Sequence[str] = ()
     formats: Formats | None = None
+    engines: Sequence[InEngine] = ()
 
     def at(self, batch: int) -> ForBatch:
         """The recommendation at a batch size. KeyError where that was not measured."""
@@ -315,6 +341,7 @@ class Recommendation:
                  f"prompts, measured on others, {self.new_tokens} tokens each"]
         lines += [line for choice in self.by_batch for line in choice.lines]
         lines += self.formats.lines if self.formats else []
+        lines += [engine.line for engine in self.engines]
         return "\n".join([*lines, *(f"note: {sentence}" for sentence in self.warnings)])
 
 
@@ -353,6 +380,7 @@ def load(path: str | Path) -> Recommendation:
             fastest = [OtherFormat(**with_intervals(row, "tokens_per_second", "over", "agreement", "divergence"))
                        for row in formats["fastest"]]
             formats = Formats(**with_intervals(formats, "drift") | {"fastest": fastest})
-        return Recommendation(**fields | {"by_batch": by_batch, "formats": formats})
+        engines = [InEngine(**with_intervals(row, "measured")) for row in fields.get("engines", ())]
+        return Recommendation(**fields | {"by_batch": by_batch, "formats": formats, "engines": engines})
     except (ValueError, TypeError, KeyError, AttributeError) as reason:
         raise ValueError(f"{path} is no recommendation ({reason}); delete it, and run 06_advice again") from None

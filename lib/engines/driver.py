@@ -8,11 +8,14 @@ turns.
 import json
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from lib.drafters.drafter import Drafter
+from lib.engines.environments import Environment
 
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
 TOLD = 8  # last lines of a log that an error quotes
@@ -33,12 +36,6 @@ class Setting:
     tokens: int = 0
     drafter: str = ""
     options: Mapping[str, object] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The method and its number of draft tokens, as in "ngram:4"."""
-        return self.method if self.method in (PLAIN, FORCED) else f"{self.method}:{self.tokens}"
-
 
 @dataclass(frozen=True)
 class Decoded:
@@ -141,13 +138,61 @@ def without_ours() -> dict[str, str]:
             if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
 
 
+@dataclass(frozen=True)
+class Method:
+    """A way to draft that an engine has, for a kind of drafter (see `lib.drafters.registry`).
+
+    setting: of a pair (see `lib.models.load.Pair`), with the engine's own name of the method and the drafter's weights
+    in the form that it reads, without a number of tokens. replays: of a pair, the drafter that drafts the same in
+    replay. label: its name in tables. shortens: whether the engine drafts no more than is left of the answer.
+    """
+
+    kind: str
+    label: str
+    setting: Callable[[object], Setting]
+    replays: Callable[[object], Drafter]
+    shortens: bool = False
+
+
+@dataclass(frozen=True)
+class Way:
+    """A method with a number of draft tokens; drafter: that drafts the same in replay, None for plain decoding and
+    forced drafts.
+    """
+
+    label: str
+    setting: Setting
+    drafter: Drafter | None = None
+    shortens: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Draft tokens per round at most."""
+        return self.setting.tokens
+
+    @property
+    def name(self) -> str:
+        """Label and number of draft tokens, as in "ngram:4"."""
+        return f"{self.label}:{self.tokens}" if self.drafter else self.label
+
+
 class Engine(Protocol):
     """An engine that can be started; one object a module.
 
-    name: as people write it. environment: where it runs. methods: by its own names, how it drafts (see `matching`).
+    name: as people write it. environment: where it runs. methods: how it drafts. batches: whether it decodes several
+    prompts together while it drafts.
     """
 
     name: str
+    environment: Environment
+    methods: Sequence[Method]
+    batches: bool
+
+    def weights(self, target, dtype: str) -> str:
+        """A target (as `load_pair` gives it) in the form that the engine reads, made once if need be."""
+
+    def line(self, setting: Setting) -> str:
+        """What a user of the engine sets for it."""
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
               log: Path) -> Running:

@@ -108,7 +108,7 @@ def counts_of(answers: Sequence[Mapping]) -> tuple[int, int, list[int]] | None:
         parts = [told["metrics"]["speculative_decoding"] for told in answers]
         longest = max(len(part["acceptance_histogram"]) for part in parts)
         accepted = [sum(sum(part["acceptance_histogram"][place:]) for part in parts) for place in range(1, longest)]
-        return (sum(part["num_spec_steps"] for part in parts), sum(part["num_draft_tokens"] for part in parts), accepted)
+        return sum(part["num_spec_steps"] for part in parts), sum(part["num_draft_tokens"] for part in parts), accepted
     return None
 
 

@@ -7,13 +7,17 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
+from lib.drafters.heads.store import NGRAMS, check_folder_of
 from lib.drafters.lookup import IndexedText, LookupDrafter
-from lib.engines.driver import FORCED, PLAIN, Decoded, Setting, Worker
+from lib.drafters.registry import make
+from lib.engines import exports
+from lib.engines.driver import FORCED, PLAIN, Decoded, Method, Setting, Worker
 from lib.engines.environments import Environment
 from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.trees.growth.candidates import Growth
@@ -188,18 +192,43 @@ ENVIRONMENT = Environment(
                             "PIP_EXTRA_INDEX_URL to PyTorch's index of these builds",
                             "arctic-inference, for suffix decoding, is compiled: it needs a C++ compiler"])
 CACHE_GB = 4  # of keys and values, used as they fill
+LOOKUP = {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1}
+PROPOSER, ADDITIONAL = "draft_proposer", "additional_config"  # our module of proposers, and where its options are
+
+
+def custom(kind: str, pair) -> Setting:
+    """The setting of one of our proposers, with the n-gram tables of the pair's target where it reads them."""
+    options = {"tables": str(check_folder_of(pair.target_name, NGRAMS))} if kind != "sam" else {}
+    return Setting("custom_class", drafter=f"{PROPOSER}.{kind.capitalize()}", options={ADDITIONAL: {PROPOSER: options}})
 
 
 class Vllm:
     """The engine: see `driver.Engine`.
 
-    A setting's options are keys of vLLM's speculative configuration, and "compiled", whether torch.compile makes the
-    model (about a minute; it needs a C++ compiler). Suffix decoding has no memory of other requests without an option.
+    A setting's options are keys of vLLM's speculative configuration, "compiled", whether torch.compile makes the model
+    (about a minute; it needs a C++ compiler), and ADDITIONAL, what our proposers read. Suffix decoding has no memory of
+    other requests without an option.
     """
 
-    name, environment = "vLLM", ENVIRONMENT
-    methods = {PLAIN: None, FORCED: None, "ngram": NgramDrafter, "suffix": SuffixDrafter, "draft_model": None,
-               "eagle3": None, "custom_class": None}
+    name, environment, batches = "vLLM", ENVIRONMENT, True
+    methods = (
+        Method("lookup", "ngram", lambda pair: Setting("ngram", options=LOOKUP), lambda pair: NgramDrafter(**LOOKUP)),
+        Method("sam", "suffix", lambda pair: Setting("suffix"), lambda pair: SuffixDrafter()),
+        Method("model", "draft_model", lambda pair: Setting(
+            "draft_model", drafter=str(exports.folder(pair.draft_model, pair.target))), partial(make, "model")),
+        *(Method(kind, f"custom_class/{kind}", partial(custom, kind), partial(make, kind))
+          for kind in ("sam", "ngrams", "combined")))
+
+    def weights(self, target, dtype: str) -> str:
+        """As `driver.Engine.weights`."""
+        return str(exports.folder(target))
+
+    def line(self, setting: Setting) -> str:
+        """As `driver.Engine.line`."""
+        lines = [config_line(config)] if (config := speculative(setting)) else []
+        if more := setting.options.get(ADDITIONAL):
+            lines.append(f"--additional-config {shlex.quote(json.dumps(more))}")
+        return " ".join(lines)
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
               log: Path) -> "VllmRunning":
@@ -207,6 +236,7 @@ class Vllm:
         arguments = dict(
             model=str(Path(model).resolve()), dtype=dtype, max_model_len=window, max_num_seqs=batch,
             enforce_eager=not setting.options.get("compiled", False), speculative_config=speculative(setting),
+            additional_config=setting.options.get(ADDITIONAL, {}),
             enable_prefix_caching=False, async_scheduling=False, disable_log_stats=False, skip_tokenizer_init=True)
         return VllmRunning(setting, arguments, threads, log)
 
@@ -239,7 +269,7 @@ def speculative(setting: Setting) -> dict[str, object] | None:
         config |= {"method": "custom_class", "model": "__main__.Forced"}
     config |= {"model": setting.drafter} if setting.drafter else {}
     config |= WITHOUT_MEMORY if setting.method == "suffix" else {}
-    return config | {name: value for name, value in setting.options.items() if name != "compiled"}
+    return config | {name: value for name, value in setting.options.items() if name not in ("compiled", ADDITIONAL)}
 
 
 def variables(threads: int) -> dict[str, str]:

@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib.cost import in_engine
+from lib.cost import in_engine, recommendation
 from lib.cost.in_engine import Steps
 from lib.cost.judging import measured
+from lib.cost.recommendation import InEngine, Interval
+from lib.drafters.registry import DRAFTERS
 from lib.engines import registry
-from lib.engines.driver import FORCED, PLAIN, Running, Setting
-from lib.engines.registry import Way
+from lib.engines.driver import FORCED, PLAIN, Running, Setting, Way
 from lib.forward.load import load_pairs
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet, split_rows
@@ -31,6 +32,7 @@ NODES = (0, 1, 2, 4, 7, 8, 15, 16)  # draft tokens of forced rounds: both sides 
 FORCED_TOKENS = 24  # of each prompt in a forced run, each from a round of its own
 REPEATS = 3  # of each point of the curve
 AT_ONCE = 3  # ways that are timed in turns with plain decoding, each in a process with weights of its own
+MODEL = "model"  # the kind of drafter that a draft model is
 CALIBRATED = 2  # choosing prompts on which the time of a method's drafting is measured
 
 
@@ -43,6 +45,7 @@ class Bench:
 
     spec: str
     chosen: registry.Chosen
+    target: object
     store: Store
     prompts: PromptSet
     choosing: Sequence[int]
@@ -59,7 +62,7 @@ class Bench:
         window = max(map(len, self.prompts.ids)) + self.new_tokens + 2 * self.longest + 2
         with ExitStack() as stack:
             yield {way.name: stack.enter_context(self.chosen.start(
-                way.setting, threads=self.threads, window=window, batch=max(self.batches),
+                self.target, way.setting, threads=self.threads, window=window, batch=max(self.batches),
                 log=self.store.folder / "engines" / f"{self.spec}-{way.name}.log".replace(":", "-").replace("/", "-")))
                 for way in ways}
 
@@ -92,7 +95,8 @@ class Written:
 def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Sequence[str], prompts: str,
             choose_prompts: int, judge_prompts: int, new_tokens: int, batches: Sequence[int], lengths: Sequence[int],
             further: Sequence[str], threads: int, seed: int, device: str) -> None:
-    """Writes the tables "engine_texts", "engine_costs", "engine_ways" and "engine_runs".
+    """Writes the tables "engine_texts", "engine_costs", "engine_ways" and "engine_runs", and into the recommendation of
+    the run, if it has one, what each engine should draft with.
 
     engine: names of `registry.ENGINES`, with a number format and options behind colons. target, drafters: a pair's
     target, and kinds of drafter or draft models. lengths: draft tokens per round that are tried. further: ways that are
@@ -100,17 +104,20 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
     """
     rows: list[pd.DataFrame] = []
     for spec in engine:
-        chosen = registry.parse(spec)
-        able = {kind: chosen.method_of(kind) for kind in drafters if chosen.method_of(kind)}
-        names = [f"{target}|{kind}" if method.takes_model else target for kind, method in able.items()]
+        chosen, names = registry.parse(spec), [target if kind in DRAFTERS else f"{target}|{kind}" for kind in drafters]
         pair, *pairs = load_pairs([target, *names], device=device)
         limit = pair.window and pair.window - new_tokens - 2 * max(lengths) - 2
         texts = load_prompts(prompts, pair.tokenizer, limit=limit, first=choose_prompts + judge_prompts)
-        bench = Bench(spec, chosen.of(target), store, texts, *split_rows(texts.kinds, choose_prompts, judge_prompts),
-                      new_tokens, batches, max(lengths), threads or torch.get_num_threads(), pair.eos_token_ids)
-        ways = [method.way(kind, of, tokens) for (kind, method), of in zip(able.items(), pairs) for tokens in lengths]
+        bench = Bench(spec, chosen, pair.target, store, texts,
+                      *split_rows(texts.kinds, choose_prompts, judge_prompts), new_tokens, batches, max(lengths),
+                      threads or torch.get_num_threads(), pair.eos_token_ids)
+        ways = [way for kind, of in zip(drafters, pairs)
+                for method in chosen.methods(kind if kind in DRAFTERS else MODEL)
+                for way in registry.ways(method, of, lengths)]
         rows.append(study(bench, ways, further, np.random.default_rng(seed)))
         store.write("engine_ways", pd.concat(rows))
+    if (path := store.folder / recommendation.FILE).exists():
+        replace(recommendation.load(path), engines=advised(pd.concat(rows))).save(path)
 
 
 def study(bench: Bench, ways: Sequence[Way], further: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
@@ -149,9 +156,9 @@ def answer_length(tokens: Sequence[int], limit: int, ends: Sequence[int]) -> int
 
 def recorded(bench: Bench, written: Written, rows: Sequence[int]) -> Recorded:
     """Some prompts' texts as a trace, in which rounds start as long as the answer goes on."""
-    prompts, names, kinds = ([values[row] for row in rows] for values in vars(bench.prompts).values())
-    trace = read(None, {}, names, [written.tokens[row] for row in rows], names=prompts, kinds=kinds)
-    return Recorded(replace(trace, lengths=np.array([written.lengths[row] - 1 for row in rows])), names)
+    known = bench.prompts.select(rows)
+    trace = read(None, {}, known.ids, [written.tokens[row] for row in rows], names=known.names, kinds=known.kinds)
+    return Recorded(replace(trace, lengths=np.array([written.lengths[row] - 1 for row in rows])), known.ids)
 
 
 def rounds_of(way: Way, known: Recorded) -> list[np.ndarray]:
@@ -170,7 +177,8 @@ def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator)
     """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then what each
     method's drafting adds to a round.
     """
-    table, plain, forced = bench.store.open("engine_costs"), Way(PLAIN, Setting()), Way(FORCED, bench.chosen.forced())
+    plain, forced = Way(PLAIN, Setting()), Way(FORCED, Setting(FORCED, max(NODES)))
+    table = bench.store.open("engine_costs")
     points = [(batch, way.name, nodes) for batch in bench.batches for way, counts in ((plain, (0,)), (forced, NODES))
               for nodes in counts]
     missing = [point for point in points if (bench.spec, *point) not in table.keys()]
@@ -305,3 +313,16 @@ def told(bench: Bench, foreseen: pd.DataFrame, ways: Mapping[str, Way], rng: np.
                                          recommended=best[row.batch] == row.way,
                                          setting=bench.chosen.line(ways[row.way].setting)))
     return pd.DataFrame(rows)
+
+
+def advised(ways: pd.DataFrame) -> list[InEngine]:
+    """Of rows of "engine_ways" what each engine should draft with at each batch size: the recommended way, unless it
+    was measured to be slower than plain decoding.
+    """
+    told = []
+    for (engine, batch), rows in ways.groupby(["engine", "batch"], sort=False):
+        best = next(rows[rows["recommended"]].itertuples(), None)
+        speed = Interval(best.measured, best.low, best.high) if best else None
+        told.append(InEngine(engine, batch, best.way, best.setting, best.predicted, speed, best.calls)
+                    if best and not speed.is_below(1) else InEngine(engine, batch, PLAIN, "", 1.0, Interval(1.0), 0))
+    return told

@@ -1,4 +1,4 @@
-"""Environments of engines: made once, resumed where they stopped, and named with their command where they are missing."""
+"""Environments of engines: made once, resumed where they stopped, named with their command where they are missing."""
 
 from pathlib import Path
 

@@ -1,0 +1,64 @@
+"""The engines that can be driven here, by name, with a number format and options behind colons."""
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+
+from lib.engines.driver import Engine, Method, Running, Setting, Way
+from lib.engines.environments import Environment
+
+HOMES = {"vllm": "vllm:VLLM"}
+DTYPES = ("float32", "bfloat16")
+
+
+def engine(name: str) -> Engine:
+    """An engine by name. ValueError for an unknown one."""
+    if name not in HOMES:
+        raise ValueError(f"engine is {name!r}; choose one of {', '.join(HOMES)}")
+    module, _, attribute = HOMES[name].partition(":")
+    return getattr(import_module(f"lib.engines.{module}"), attribute)
+
+
+def environments() -> dict[str, Environment]:
+    """By name the environments that can be made."""
+    return {name: made for name in HOMES if (made := engine(name).environment) is not None}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An engine with a number format, and options that hold for all its settings."""
+
+    engine: Engine
+    dtype: str = DTYPES[0]
+    options: dict[str, object] = field(default_factory=dict)
+
+    def start(self, target, setting: Setting, **settings) -> AbstractContextManager[Running]:
+        """See `Engine.start`; target: as `load_pair` gives it."""
+        return self.engine.start(self.engine.weights(target, self.dtype), self._with_options(setting),
+                                 dtype=self.dtype, **settings)
+
+    def line(self, setting: Setting) -> str:
+        """What a user of the engine sets."""
+        return self.engine.line(self._with_options(setting))
+
+    def methods(self, kind: str) -> list[Method]:
+        """The methods for a kind of drafter, or a draft model, whose kind is "model"."""
+        return [method for method in self.engine.methods if method.kind == kind]
+
+    def _with_options(self, setting: Setting) -> Setting:
+        return replace(setting, options={**self.options, **setting.options})
+
+
+def parse(spec: str) -> Chosen:
+    """An engine as "vllm", "vllm:bfloat16" or "vllm:compiled". ValueError names what is wrong with another text."""
+    name, *options = spec.split(":")
+    formats = [option for option in options if option in DTYPES]
+    if len(formats) > 1 or len(set(options)) < len(options) or "" in options:
+        raise ValueError(f"engine is {spec!r}; give {name}, with one of {', '.join(DTYPES)} and options behind colons")
+    return Chosen(engine(name), *formats, options={option: True for option in options if option not in DTYPES})
+
+
+def ways(method: Method, pair, lengths: list[int]) -> list[Way]:
+    """A method with each of these numbers of draft tokens, for a pair."""
+    setting, drafter = method.setting(pair), method.replays(pair)
+    return [Way(method.label, replace(setting, tokens=length), drafter, method.shortens) for length in lengths]
