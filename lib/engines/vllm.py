@@ -191,7 +191,7 @@ ENVIRONMENT = Environment(
     "Apache-2.0", 3.5, 10, ["it needs PyTorch's build for processors, 2.13.0+cpu: where pip does not find it, set "
                             "PIP_EXTRA_INDEX_URL to PyTorch's index of these builds",
                             "arctic-inference, for suffix decoding, is compiled: it needs a C++ compiler"])
-CACHE_GB = 4  # of keys and values, used as they fill
+BLOCK = 128  # positions of a block of keys and values, as vLLM has on processors
 LOOKUP = {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1}
 PROPOSER, ADDITIONAL = "draft_proposer", "additional_config"  # our module of proposers, and where its options are
 
@@ -237,7 +237,8 @@ class Vllm:
             model=str(Path(model).resolve()), dtype=dtype, max_model_len=window, max_num_seqs=batch,
             enforce_eager=not setting.options.get("compiled", False), speculative_config=speculative(setting),
             additional_config=setting.options.get(ADDITIONAL, {}),
-            enable_prefix_caching=False, async_scheduling=False, disable_log_stats=False, skip_tokenizer_init=True)
+            enable_prefix_caching=False, async_scheduling=False, disable_log_stats=False, skip_tokenizer_init=True,
+            disable_hybrid_kv_cache_manager=True, num_gpu_blocks_override=1 + batch * (2 + window // BLOCK))
         return VllmRunning(setting, arguments, threads, log)
 
 
@@ -278,7 +279,7 @@ def variables(threads: int) -> dict[str, str]:
     return {
         "LD_PRELOAD": str(folder / "lib" / "libiomp5.so"), "KMP_BLOCKTIME": "1", "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GB), "VLLM_CACHE_ROOT": str(folder / "cache"),
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(folder / "cache"),
         "VLLM_CONFIG_ROOT": str(folder / "cache"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
 
 
