@@ -103,8 +103,8 @@ def load_eagle(files: HeadFiles) -> nn.Module:
 
 
 def load_eagle3(files: HeadFiles) -> nn.Module:
-    """An EAGLE-3 head. ValueError also for features that the target has not, and where `t2d` and `d2t` contradict one
-    another.
+    """An EAGLE-3 head. ValueError also for features that the target has not or transformers does not give, and where
+    `t2d` and `d2t` contradict one another.
     """
     settings, tensors = files.settings, files.tensors
     if wrong := [name for name in FLAGS if type(settings.get(name, False)) is not bool]:
@@ -121,6 +121,9 @@ def load_eagle3(files: HeadFiles) -> nn.Module:
                     feature_layers=feature_layers(settings, files.target.config),
                     own_output="lm_head.weight" in tensors)
     files.check_fits(settings.get("target_hidden_size") or config.hidden_size, config.vocab_size, config.feature_layers)
+    if (last := files.target.config.get_text_config().num_hidden_layers) in config.feature_layers:
+        raise ValueError(f"{files.where} reads the target's hidden state {last} before the final norm, which "
+                         "transformers does not give; take a head that reads earlier ones alone")
     if config.hidden_size != files.target.config.get_text_config().hidden_size:
         config.own_embedding = True  # the target's would not fit
     return files.head(Eagle3Head, config, _drafting(files, config, tensors))
@@ -211,17 +214,15 @@ def _seen(files: HeadFiles, settings: dict, causal: bool) -> dict[str, object]:
 
 
 def feature_layers(settings: dict, target_config) -> list[int]:
-    """Which hidden states an EAGLE-3 head reads: those of its config, else the second, middle and third last.
+    """Which hidden states an EAGLE-3 head reads: those of its config, at the top level or in `eagle_config`, else the
+    second, middle and third last.
 
-    The default is that of EAGLE's own code: the inputs of layers 2, L/2 and L - 3. `eagle_config` names layers whose
-    output is meant, one place further among the hidden states; the same key at the top level, as vLLM reads it, names
-    those.
+    They are counted as vLLM 0.32 counts them, from the embeddings on: n is the input of layer n. SGLang takes a list in
+    `eagle_config` that begins with 1 for layers whose outputs are meant. The default is that of EAGLE's own code.
     """
-    nested = settings.get("eagle_config")
-    if isinstance(nested, dict) and nested.get(FEATURES):
-        return [layer + 1 for layer in nested[FEATURES]]
-    layers = target_config.get_text_config().num_hidden_layers
-    return settings.get(FEATURES) or [2, layers // 2, layers - 3]
+    nested, layers = settings.get("eagle_config"), target_config.get_text_config().num_hidden_layers
+    inner = nested.get(FEATURES) if isinstance(nested, dict) else None
+    return settings.get(FEATURES) or inner or [2, layers // 2, layers - 3]
 
 
 def _sizes(files: HeadFiles, settings: dict, tensors: dict[str, Tensor], **more) -> LlamaConfig:

@@ -33,18 +33,25 @@ def settings(kind: str, target_config, draft_vocab_size: int | None = None) -> L
     """The configuration of a new head for a target: narrower than one of its layers, so that a head costs less.
     draft_vocab_size: how many of the target's tokens it drafts; None for all.
 
-    Two thirds of the target's query heads over one key head, and a feed-forward layer of the hidden size. Features are
-    fused from the first, the middle and the last hidden states.
+    Two thirds of the target's query heads over one key head, and a feed-forward layer of the hidden size.
     """
     config = target_config.get_text_config()
-    layers = config.num_hidden_layers
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return LlamaConfig(
         hidden_size=config.hidden_size, vocab_size=config.vocab_size, head_dim=width, num_hidden_layers=1,
         num_attention_heads=max(1, config.num_attention_heads * 2 // 3), num_key_value_heads=1,
         intermediate_size=config.hidden_size, max_position_embeddings=config.max_position_embeddings,
         rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6), kind=kind,
-        feature_layers=[1, (layers + 1) // 2, layers], draft_vocab_size=draft_vocab_size, **OPTIONS[kind])
+        feature_layers=feature_layers(config.num_hidden_layers), draft_vocab_size=draft_vocab_size, **OPTIONS[kind])
+
+
+def feature_layers(layers: int) -> list[int]:
+    """The hidden states that a new head of a target with so many layers reads, ascending: the inputs of layers 2, L/2
+    and L - 3, as EAGLE-3's code and serving engines have it; of the last three layers where the target has few.
+
+    The last hidden state is none of them: transformers gives it after the final norm, engines before it.
+    """
+    return [2, layers // 2, layers - 3] if layers > 6 else list(range(layers))[-3:]
 
 
 def save(head: nn.Module, folder: Path) -> None:

@@ -86,7 +86,7 @@ LAYOUTS = {
                medusa_tensors(), "medusa_lm_head.safetensors"),
     "eagle": (LLAMA | {"bias": True}, eagle_tensors(), "model.safetensors"),
     "eagle3": (LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": DRAFTED, "eagle_config": {
-        "eagle_aux_hidden_state_layer_ids": [1, 2, 4]}}, eagle3_tensors(), "model.safetensors"),
+        "eagle_aux_hidden_state_layer_ids": [2, 3, 5]}}, eagle3_tensors(), "model.safetensors"),
 }
 
 QWEN = LLAMA | {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 2, "head_dim": 8,
@@ -317,8 +317,15 @@ def test_speculators_form_of_dflash_is_the_same_head_over_fewer_tokens(tmp_path)
 def test_features_come_from_the_configs_layers_or_the_usual_ones():
     ids = "eagle_aux_hidden_state_layer_ids"
     assert feature_layers({}, TARGET.config) == [2, 3, 3]
-    assert feature_layers({"eagle_config": {ids: [0, 2, 4]}}, TARGET.config) == [1, 3, 5]
-    assert feature_layers({ids: [1, 3, 5]}, TARGET.config) == [1, 3, 5]
+    assert feature_layers({"eagle_config": {ids: [0, 2, 4]}}, TARGET.config) == [0, 2, 4]
+    assert feature_layers({ids: [1, 3, 5], "eagle_config": {ids: [0, 2, 4]}}, TARGET.config) == [1, 3, 5]
+
+
+def test_a_feature_that_transformers_norms_is_refused(tmp_path):
+    """vLLM's last one is the residual before the final norm."""
+    config = LAYOUTS["eagle3"][0] | {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 4, 6]}}
+    with pytest.raises(ValueError, match="hidden state 6 before the final norm, which transformers does not give"):
+        published.load("eagle3", write(tmp_path / "e", "eagle3", config=config), TARGET)
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
@@ -360,7 +367,8 @@ def test_tensors_that_contradict_one_another_are_refused(tmp_path):
     ("eagle", {"rope_scaling": {"type": "no such"}}, "not that of a Llama layer .'no such'"),
     ("eagle3", {"draft_vocab_size": -3}, "draft_vocab_size -3, which must count"),
     ("eagle3", {"transformer_layer_config": "x"}, "values that make no head .TypeError: 'str' object is not a mapping"),
-    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["1"]}}, "values that make no head .TypeError"),
+    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["1"]}}, r"reads the hidden states \['1'\]"),
+    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": 1}}, "values that make no head .TypeError"),
     ("eagle3", {"eagle_config": None, "eagle_aux_hidden_state_layer_ids": [1.5]}, r"states \[1.5\], this target of 6"),
     ("eagle", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
     ("block", {"dflash_config": {"mask_token_id": 7}}, "names no layers of the target"),
@@ -372,7 +380,7 @@ def test_tensors_that_contradict_one_another_are_refused(tmp_path):
     ("dspark", {"markov_head_type": "rnn"}, "markov_head_type 'rnn'; heads with 'vanilla'"),
     ("dspark", {"markov_rank": 0}, "markov_rank 0, which must count"),
     ("dspark", {"speculators_model_type": "dspark"}, "in the form of speculators, which is not read here"),
-    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 6]}}, r"hidden states \[2, 3, 7\], this "
+    ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [2, 3, 7]}}, r"hidden states \[2, 3, 7\], this "
      "target of 6 layers has 0 to 6"),
 ])
 def test_what_a_config_says_wrongly_is_named(kind, wrong, message, tmp_path):

@@ -1,0 +1,73 @@
+"""EAGLE-3 heads in the layout of engines: its tensors and settings, and the same drafts when it is read again."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lib.drafters import heads, make
+from lib.engines import head_export
+from lib.tests import small_heads, small_models
+from lib.trees import shapes
+
+TARGET = small_models.llama(3, layers=8)
+PROMPTS = small_models.prompts(5, (3, 7))
+V, H, DRAFTED, COUNTED = small_models.VOCABULARY, 32, 10, "eagle_aux_hidden_state_layer_ids"
+# As vLLM 0.32 (llama_eagle3.py) and llama.cpp (conversion/llama.py) read them: two query heads and a key head of 8.
+SHAPES = {"fc.weight": (H, 3 * H), "norm.weight": (H,), "midlayer.input_layernorm.weight": (H,),
+          "midlayer.hidden_norm.weight": (H,), "midlayer.post_attention_layernorm.weight": (H,),
+          "midlayer.self_attn.q_proj.weight": (16, 2 * H), "midlayer.self_attn.k_proj.weight": (8, 2 * H),
+          "midlayer.self_attn.v_proj.weight": (8, 2 * H), "midlayer.self_attn.o_proj.weight": (H, 16),
+          "midlayer.mlp.gate_proj.weight": (H, H), "midlayer.mlp.up_proj.weight": (H, H),
+          "midlayer.mlp.down_proj.weight": (H, H)}
+
+
+def saved(folder, **changed):
+    heads.save(small_heads.head("eagle3", TARGET, **changed), folder)
+    return folder
+
+
+@torch.no_grad()
+def drafts(folder):
+    drafter = make("eagle3", SimpleNamespace(target=TARGET), folder=str(folder))
+    drafted = []
+    for prompt in PROMPTS:
+        drafter.start([prompt])
+        drafter.commit([[]], [3], TARGET(prompt[None], output_hidden_states=True))
+        drafted += [draft.tokens.tolist() for draft in drafter.propose(shapes.parse("chain:4"), None)]
+    return drafted
+
+
+@pytest.mark.parametrize("drafted", [None, DRAFTED])
+def test_an_exported_head_has_the_layout_of_engines_and_drafts_the_same(drafted, tmp_path):
+    ours = saved(tmp_path / "ours", draft_vocab_size=drafted)
+    into = head_export.write(ours, TARGET, tmp_path / "exported")
+    tensors, config = load_file(into / "model.safetensors"), json.loads((into / "config.json").read_text())
+    maps = {"d2t": (DRAFTED,), "t2d": (V,)} if drafted else {}
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == SHAPES | maps | {
+        "lm_head.weight": (drafted or V, H)}
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"] and config["model_type"] == "llama"
+    assert config[COUNTED] == config["eagle_config"][COUNTED] == [2, 4, 5] and "kind" not in config
+    assert config["draft_vocab_size"] == (drafted or V) and config["norm_before_residual"] is False
+    assert drafts(into) == drafts(ours)
+    if drafted:
+        tokens = torch.arange(DRAFTED) + tensors["d2t"]
+        assert torch.equal(tensors["lm_head.weight"], TARGET.lm_head.weight[tokens])
+        assert torch.equal(tensors["t2d"].nonzero().flatten(), tokens)
+
+
+@pytest.mark.parametrize("features", [[2, 4, 8], [4, 2, 5], [2, 2, 5]])
+def test_features_that_engines_do_not_hand_over_are_refused(features, tmp_path):
+    """Of eight layers the last is normed in transformers alone; engines sort features and drop repeated ones."""
+    with pytest.raises(ValueError, match=r"reads the hidden states .* of a target of 8 layers; engines hand over"):
+        head_export.write(saved(tmp_path, feature_layers=features), TARGET, tmp_path / "exported")
+    with pytest.raises(ValueError, match="holds a head of kind 'eagle', not 'eagle3'"):
+        heads.save(small_heads.head("eagle", TARGET), tmp_path)
+        head_export.write(tmp_path, TARGET, tmp_path / "exported")
+
+
+@pytest.mark.parametrize("layers, read", [(30, [2, 15, 27]), (7, [2, 3, 4]), (5, [2, 3, 4]), (3, [0, 1, 2]), (1, [0])])
+def test_new_heads_read_hidden_states_before_the_final_norm(layers, read):
+    assert heads.store.feature_layers(layers) == read
