@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from lib.engines import vllm
+from lib.engines import transformers, vllm
 from lib.engines.writer import CHAIN, DYNAMIC, FOLDER, GGUF, Dynamic, Writer
 from lib.models.registry import SHIPPED
 from lib.trees.growth.candidates import Growth
@@ -33,15 +33,7 @@ ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
 SGLANG, LLAMA_CPP = "0.5.4 and later", "builds since May 2026"
 
 ENGINES: dict[str, Writer] = {
-    "transformers, look-up": Writer(
-        CHAIN, "model.generate(**inputs, prompt_lookup_num_tokens={nodes}, max_matching_ngram_size={longest})",
-        {"lookup": {}}, "4.37 and later, batch 1", ""),
-    # With another schedule, or a threshold above 0, the drafter stops and adapts on its own.
-    "transformers": Writer(
-        CHAIN, "assistant_model = AutoModelForCausalLM.from_pretrained({model!r}); "
-        "assistant_model.generation_config.update(num_assistant_tokens={nodes}, "
-        'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)',
-        {"model": {}}, "4.45 and later, batch 1"),
+    **transformers.WRITERS,
     **vllm.WRITERS,
     "SGLang, chain": Writer(CHAIN, SGLANG_LINE, {"model": {"algorithm": "STANDALONE"}, **ALGORITHMS}, SGLANG),
     "SGLang, n-gram": Writer(

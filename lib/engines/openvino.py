@@ -1,0 +1,118 @@
+"""OpenVINO GenAI on processors: its environment and driver, the form of weights that it reads, and a drafter that
+drafts as its look-up does, for replay.
+
+What is said of it holds for 2026.4.
+"""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from lib.drafters.drafter import UNKNOWN, merge
+from lib.drafters.lookup import IndexedText
+from lib.engines import environments
+from lib.engines.driver import FORCED, PLAIN, TOLD, Decoded, EngineError, Setting, Worker
+from lib.engines.environments import Environment
+from lib.engines.vllm import NgramDrafter
+from lib.lab import provenance
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft
+
+ENVIRONMENT = Environment(
+    "openvino", [("install", "openvino-genai==2026.4.1.0", "openvino==2026.4.1", "openvino-tokenizers==2026.4.1.0",
+                  "optimum-intel==2.2.0", "optimum==2.3.0", "nncf==3.4.0", "transformers==5.5.4", "torch==2.13.0"),
+                 # That of an index may be for another build of torch, and weights are not exported beside it.
+                 ("uninstall", "-y", "torchvision")],
+    "Apache-2.0", 1.7, 3, ["weights are exported to OpenVINO's form with PyTorch: its build for processors is enough"])
+LOOKUP, DRAFT_MODEL = "prompt_lookup", "draft_model"
+WEIGHTS = {"float32": "fp32", "bfloat16": "fp16"}  # of the exported files; they are computed with in the number format
+OF_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "vocab*", "merges.txt")
+
+
+class FilledLookupDrafter(NgramDrafter):
+    """Drafts as the engine's look-up: the tokens after the first occurrence of the text's last tokens, filled up to the
+    shape's depth with UNKNOWN, since the engine checks as many tokens in each round, found or not.
+    """
+
+    def __init__(self, max_ngram_size: int):
+        super().__init__(max_ngram_size, 1)
+
+    def draft(self, text: IndexedText, shape: Tree | Growth) -> Draft:
+        """One chain."""
+        root, *found = super().draft(text, shape).token_list
+        return merge(root, [found + [UNKNOWN] * (shape.max_depth - len(found))])
+
+
+class OpenVino:
+    """The engine: see `driver.Engine`.
+
+    Models are folders in Hugging Face's form, exported at the first start; a drafter without a tokenizer has the
+    target's. A setting's options are members of the engine's `GenerationConfig`: max_ngram_size for look-up.
+    """
+
+    name, environment = "OpenVINO GenAI", ENVIRONMENT
+    methods = {PLAIN: None, FORCED: None, LOOKUP: FilledLookupDrafter, DRAFT_MODEL: None}
+
+    def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
+              log: Path) -> "OpenVinoRunning":
+        """As `driver.Engine.start`."""
+        precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
+        properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision,
+                      "INFERENCE_NUM_THREADS": threads}
+        return OpenVinoRunning(setting, dict(
+            model=str(exported(model, dtype)), method=setting.method, options=dict(setting.options),
+            drafter=str(exported(setting.drafter, dtype, model)) if setting.drafter else "",
+            properties=properties, batch=batch, batched_tokens=window * batch), log)
+
+
+OPENVINO = OpenVino()
+
+
+class OpenVinoRunning(Worker):
+    """See `driver.Running`. arguments: of the worker's start."""
+
+    def __init__(self, setting: Setting, arguments: dict[str, object], log: Path):
+        super().__init__(OPENVINO.name, ENVIRONMENT.python, "openvino_worker.py", log, {})
+        self.tokens = setting.tokens
+        try:
+            self.ask("start", **arguments)
+        except BaseException:
+            self.close()
+            raise
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
+               drafted: int | None = None) -> Decoded:
+        """As `driver.Running.decode`."""
+        return Decoded(**self.ask("decode", prompts=[*map(list, prompts)], new_tokens=new_tokens, ends=list(ends),
+                                  tokens=self.tokens if drafted is None else drafted))
+
+
+def exported(folder: str, dtype: str, tokenizer: str = "") -> Path:
+    """A model's folder in OpenVINO's form, made of one in Hugging Face's and kept beside the environments.
+
+    tokenizer: a folder that has one, for a model without. EngineError with the last lines where it cannot be exported.
+    """
+    source, weights = Path(folder).resolve(), WEIGHTS[dtype]
+    place = environments.HOME / "weights" / f"{source.name}-{provenance.file_digest(source)[:12]}-openvino-{weights}"
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent) as room:
+        whole = Path(room, source.name)
+        whole.mkdir()
+        for file in [*source.iterdir(), *(file for part in OF_TOKENIZER for file in Path(tokenizer).resolve().glob(part)
+                                          if tokenizer)]:
+            if not (whole / file.name).exists():
+                (whole / file.name).symlink_to(file)
+        command = [str(ENVIRONMENT.python.with_name("optimum-cli")), "export", "openvino", "--model", str(whole),
+                   "--weight-format", weights, "--task", "text-generation-with-past", str(Path(room, "made"))]
+        done = subprocess.run(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+        if done.returncode:
+            raise EngineError(f"{folder} cannot be exported for {OPENVINO.name}:\n"
+                              + "\n".join(done.stdout.splitlines()[-TOLD:]))
+        Path(room, "made").rename(place)
+    return place

@@ -1,0 +1,94 @@
+"""transformers, in this project's own environment: its draft settings, its driver, and a drafter that drafts as its
+look-up does, for replay.
+
+What is said of it holds for 5.23. It drafts from the prompt on, in the forward pass that reads it: the first round
+starts at the prompt's last token, and has its check in the time of the prefill.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lib.drafters.drafter import merge
+from lib.drafters.lookup import IndexedText
+from lib.engines.driver import FORCED, PLAIN, Decoded, EngineError, Setting, Worker
+from lib.engines.environments import Environment
+from lib.engines.vllm import NgramDrafter
+from lib.engines.writer import CHAIN, Writer
+from lib.trees.growth.candidates import Growth
+from lib.trees.tree import Tree
+from lib.verify.draft import Draft
+
+LOOKUP, ASSISTANT = "prompt_lookup", "assistant_model"
+
+WRITERS = {
+    "transformers, look-up": Writer(
+        CHAIN, "model.generate(**inputs, prompt_lookup_num_tokens={nodes}, max_matching_ngram_size={longest})",
+        {"lookup": {}}, "4.37 and later, batch 1", ""),
+    # With another schedule, or a threshold above 0, the drafter stops and adapts on its own.
+    "transformers": Writer(
+        CHAIN, "assistant_model = AutoModelForCausalLM.from_pretrained({model!r}); "
+        "assistant_model.generation_config.update(num_assistant_tokens={nodes}, "
+        'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)',
+        {"model": {}}, "4.45 and later, batch 1"),
+}
+
+
+class CutLookupDrafter(NgramDrafter):
+    """Drafts as the engine's look-up: the tokens after the first occurrence of the text's last tokens, up to the first
+    token that ends a text.
+    """
+
+    def __init__(self, max_matching_ngram_size: int = 2, ends: Sequence[int] = ()):
+        super().__init__(max_matching_ngram_size, 1)
+        self.stops = ends
+
+    def draft(self, text: IndexedText, shape: Tree | Growth) -> Draft:
+        """One chain."""
+        root, *found = super().draft(text, shape).token_list
+        return merge(root, [found[: next((at for at, token in enumerate(found) if token in self.stops), None)]])
+
+
+class Here(Environment):
+    """This project's own, which has the engine."""
+
+    is_there, folder, python = True, Path(sys.prefix), Path(sys.executable)
+
+
+class Transformers:
+    """The engine: see `driver.Engine`. A setting's options are keywords of `generate`: max_matching_ngram_size."""
+
+    name, environment = "transformers", Here("transformers", (), "Apache-2.0", 0, 0)
+    methods = {PLAIN: None, FORCED: None, LOOKUP: CutLookupDrafter, ASSISTANT: None}
+
+    def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
+              log: Path) -> "TransformersRunning":
+        """As `driver.Engine.start`. EngineError for drafts at a batch above 1."""
+        if batch > 1 and setting.method != PLAIN:
+            raise EngineError(f"batch is {batch}, but transformers drafts for one prompt at a time; give 1, or decode "
+                              "plainly")
+        return TransformersRunning(setting, dict(model=str(model), method=setting.method, drafter=setting.drafter,
+                                                 options=dict(setting.options), dtype=dtype, threads=threads), log)
+
+
+class TransformersRunning(Worker):
+    """See `driver.Running`. arguments: of the worker's start."""
+
+    def __init__(self, setting: Setting, arguments: dict[str, object], log: Path):
+        super().__init__("transformers", TRANSFORMERS.environment.python, "transformers_worker.py", log,
+                         {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(arguments["threads"])})
+        self.tokens = setting.tokens
+        try:
+            self.ask("start", **arguments)
+        except BaseException:
+            self.close()
+            raise
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
+               drafted: int | None = None) -> Decoded:
+        """As `driver.Running.decode`."""
+        return Decoded(**self.ask("decode", prompts=[*map(list, prompts)], new_tokens=new_tokens, ends=list(ends),
+                                  tokens=self.tokens if drafted is None else drafted))
+
+
+TRANSFORMERS = Transformers()
