@@ -145,6 +145,7 @@ class Method:
     setting: of a pair (see `lib.models.load.Pair`), with the engine's own name of the method and the drafter's weights
     in the form that it reads, without a number of tokens. replays: of a pair, the drafter that drafts the same in
     replay. label: its name in tables. shortens: whether the engine drafts no more than is left of the answer.
+    at_prompt: whether it drafts in the forward pass that reads the prompt too, after the prompt's last token.
     """
 
     kind: str
@@ -152,18 +153,20 @@ class Method:
     setting: Callable[[object], Setting]
     replays: Callable[[object], Drafter]
     shortens: bool = False
+    at_prompt: bool = False
 
 
 @dataclass(frozen=True)
 class Way:
     """A method with a number of draft tokens; drafter: that drafts the same in replay, None for plain decoding and
-    forced drafts.
+    forced drafts. shortens, at_prompt: as of the method.
     """
 
     label: str
     setting: Setting
     drafter: Drafter | None = None
     shortens: bool = False
+    at_prompt: bool = False
 
     @property
     def tokens(self) -> int:

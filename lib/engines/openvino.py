@@ -8,14 +8,17 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lib.drafters.drafter import UNKNOWN, merge
 from lib.drafters.lookup import IndexedText
-from lib.engines import environments
-from lib.engines.driver import FORCED, PLAIN, TOLD, Decoded, EngineError, Setting, Worker
+from lib.drafters.registry import make
+from lib.engines import environments, exports
+from lib.engines.driver import TOLD, Decoded, EngineError, Method, Setting, Worker
 from lib.engines.environments import Environment
 from lib.engines.vllm import NgramDrafter
+from lib.engines.writer import LONGEST
 from lib.lab import provenance
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
@@ -53,8 +56,24 @@ class OpenVino:
     target's. A setting's options are members of the engine's `GenerationConfig`: max_ngram_size for look-up.
     """
 
-    name, environment = "OpenVINO GenAI", ENVIRONMENT
-    methods = {PLAIN: None, FORCED: None, LOOKUP: FilledLookupDrafter, DRAFT_MODEL: None}
+    name, environment, batches = "OpenVINO GenAI", ENVIRONMENT, True
+    methods = (
+        Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_ngram_size": LONGEST}),
+               lambda pair: FilledLookupDrafter(LONGEST)),
+        Method("model", DRAFT_MODEL, lambda pair: Setting(
+            DRAFT_MODEL, drafter=str(exports.folder(pair.draft_model, pair.target))), partial(make, "model"), True))
+
+    def weights(self, target, dtype: str) -> str:
+        """As `driver.Engine.weights`."""
+        return str(exports.folder(target))
+
+    def line(self, setting: Setting) -> str:
+        """As `driver.Engine.line`."""
+        values = {"num_assistant_tokens": setting.tokens, **setting.options}
+        options = ", ".join(f"{name}={value}" for name, value in values.items())
+        model = f'draft_model=draft_model({setting.drafter!r}, "CPU")'
+        how = "prompt_lookup=True" if setting.method == LOOKUP else model
+        return f'LLMPipeline(MODEL, "CPU", {how}); GenerationConfig({options})'
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
               log: Path) -> "OpenVinoRunning":

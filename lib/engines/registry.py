@@ -7,7 +7,8 @@ from importlib import import_module
 from lib.engines.driver import Engine, Method, Running, Setting, Way
 from lib.engines.environments import Environment
 
-HOMES = {"vllm": "vllm:VLLM"}
+HOMES = {"vllm": "vllm:VLLM", "llama.cpp": "llama_cpp:LLAMA_CPP", "openvino": "openvino:OPENVINO",
+         "transformers": "transformers:TRANSFORMERS"}
 DTYPES = ("float32", "bfloat16")
 
 
@@ -21,7 +22,7 @@ def engine(name: str) -> Engine:
 
 def environments() -> dict[str, Environment]:
     """By name the environments that can be made."""
-    return {name: made for name in HOMES if (made := engine(name).environment) is not None}
+    return {name: made for name in HOMES if (made := engine(name).environment).steps}
 
 
 @dataclass(frozen=True)
@@ -61,4 +62,5 @@ def parse(spec: str) -> Chosen:
 def ways(method: Method, pair, lengths: list[int]) -> list[Way]:
     """A method with each of these numbers of draft tokens, for a pair."""
     setting, drafter = method.setting(pair), method.replays(pair)
-    return [Way(method.label, replace(setting, tokens=length), drafter, method.shortens) for length in lengths]
+    return [Way(method.label, replace(setting, tokens=length), drafter, method.shortens, method.at_prompt)
+            for length in lengths]

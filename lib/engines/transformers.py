@@ -7,14 +7,18 @@ starts at the prompt's last token, and has its check in the time of the prefill.
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lib.drafters.drafter import merge
 from lib.drafters.lookup import IndexedText
-from lib.engines.driver import FORCED, PLAIN, Decoded, EngineError, Setting, Worker
+from lib.drafters.registry import make
+from lib.engines import exports
+from lib.engines.driver import PLAIN, Decoded, EngineError, Method, Setting, Worker
 from lib.engines.environments import Environment
 from lib.engines.vllm import NgramDrafter
-from lib.engines.writer import CHAIN, Writer
+from lib.engines.writer import CHAIN, LONGEST, Writer
+from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
@@ -58,8 +62,22 @@ class Here(Environment):
 class Transformers:
     """The engine: see `driver.Engine`. A setting's options are keywords of `generate`: max_matching_ngram_size."""
 
-    name, environment = "transformers", Here("transformers", (), "Apache-2.0", 0, 0)
-    methods = {PLAIN: None, FORCED: None, LOOKUP: CutLookupDrafter, ASSISTANT: None}
+    name, environment, batches = "transformers", Here("transformers", (), "Apache-2.0", 0, 0), False
+    methods = (
+        Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_matching_ngram_size": LONGEST}),
+               lambda pair: CutLookupDrafter(LONGEST, pair.eos_token_ids), shortens=True, at_prompt=True),
+        Method("model", ASSISTANT, lambda pair: Setting(
+            ASSISTANT, drafter=str(exports.folder(pair.draft_model, pair.target))), partial(make, "model"), True, True))
+
+    def weights(self, target, dtype: str) -> str:
+        """As `driver.Engine.weights`."""
+        return str(exports.folder(target))
+
+    def line(self, setting: Setting) -> str:
+        """As `driver.Engine.line`."""
+        kind = "lookup" if setting.method == LOOKUP else "model"
+        writer = next(writer for writer in WRITERS.values() if kind in writer.drafters)
+        return writer.line(shapes.chain(setting.tokens), kind, setting.drafter)
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
               log: Path) -> "TransformersRunning":

@@ -8,6 +8,7 @@ a number of draft tokens, as "ngram:4"; methods are found by the kinds of drafte
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,8 +23,12 @@ from lib.engines import registry
 from lib.engines.driver import FORCED, PLAIN, Running, Setting, Way
 from lib.forward.load import load_pairs
 from lib.lab.chapter import Store
+from lib.measure import parameters
+from lib.models.load import Pair
 from lib.models.prompts import PromptSet, split_rows
 from lib.models.prompts import load as load_prompts
+from lib.replay import log_lines
+from lib.replay.logs import tokenised
 from lib.replay.recording import read
 from lib.replay.simulated import Recorded, rounds
 from lib.trees import shapes
@@ -92,22 +97,24 @@ class Written:
     lengths: Sequence[int]
 
 
-def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Sequence[str], prompts: str,
+def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Sequence[str], log: str, prompts: str,
             choose_prompts: int, judge_prompts: int, new_tokens: int, batches: Sequence[int], lengths: Sequence[int],
             further: Sequence[str], threads: int, seed: int, device: str) -> None:
     """Writes the tables "engine_texts", "engine_costs", "engine_ways" and "engine_runs", and into the recommendation of
     the run, if it has one, what each engine should draft with.
 
-    engine: names of `registry.ENGINES`, with a number format and options behind colons. target, drafters: a pair's
-    target, and kinds of drafter or draft models. lengths: draft tokens per round that are tried. further: ways that are
-    timed besides the recommended one of each batch size and its neighbours. What an earlier call measured is kept.
+    engine: names of `registry.HOMES`, with a number format and options behind colons. target, drafters: a pair's
+    target, and kinds of drafter or draft models. log: whose prompts are taken in the place of a file of prompts.
+    lengths: draft tokens per round that are tried. further: ways that are timed besides the recommended one of each
+    batch size and its neighbours. What an earlier call measured is kept.
     """
     rows: list[pd.DataFrame] = []
     for spec in engine:
         chosen, names = registry.parse(spec), [target if kind in DRAFTERS else f"{target}|{kind}" for kind in drafters]
         pair, *pairs = load_pairs([target, *names], device=device)
         limit = pair.window and pair.window - new_tokens - 2 * max(lengths) - 2
-        texts = load_prompts(prompts, pair.tokenizer, limit=limit, first=choose_prompts + judge_prompts)
+        texts = (of_log(log, pair, choose_prompts + judge_prompts) if log else
+                 load_prompts(prompts, pair.tokenizer, limit=limit, first=choose_prompts + judge_prompts))
         bench = Bench(spec, chosen, pair.target, store, texts,
                       *split_rows(texts.kinds, choose_prompts, judge_prompts), new_tokens, batches, max(lengths),
                       threads or torch.get_num_threads(), pair.eos_token_ids)
@@ -118,6 +125,20 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
         store.write("engine_ways", pd.concat(rows))
     if (path := store.folder / recommendation.FILE).exists():
         replace(recommendation.load(path), engines=advised(pd.concat(rows))).save(path)
+
+
+def of_log(log: str, pair: Pair, first: int) -> PromptSet:
+    """The prompts of a log, the first ones of each kind."""
+    texts = tokenised(log_lines.read(log), pair.tokenizer, eos_token_id=pair.eos_token_ids)
+    known = PromptSet(texts.names, texts.kinds, texts.prompts)
+    places = pd.Series(texts.kinds).groupby(list(texts.kinds)).cumcount()
+    return known.select(np.flatnonzero(places < first))
+
+
+def files_of(target: str, drafters: Sequence[str], log: str, prompts: str) -> list[Path]:
+    """The files that decide what `measure` measures: of local models, of heads and tables, of prompts and log."""
+    pairs = [target, *(f"{target}|{name}" for name in drafters if name not in DRAFTERS)]
+    return [*parameters.files_of(pairs, prompts), *([Path(log)] if log else [])]
 
 
 def study(bench: Bench, ways: Sequence[Way], further: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
@@ -163,11 +184,20 @@ def recorded(bench: Bench, written: Written, rows: Sequence[int]) -> Recorded:
 
 def rounds_of(way: Way, known: Recorded) -> list[np.ndarray]:
     """By prompt int64[R, 2]: the draft tokens and the accepted ones of each round, by replay of the plain text."""
+    if way.at_prompt:  # the prompt's last token is the first root
+        last = np.array([prompt[-1:].tolist() for prompt in known.prompts])
+        known = Recorded(replace(known.trace, tokens=np.concatenate([last, known.trace.tokens], axis=1),
+                                 lengths=known.trace.lengths + 1), [prompt[:-1] for prompt in known.prompts])
     walk = rounds(known, way.drafter, shapes.chain(way.tokens))
     left = known.trace.lengths[walk.rows] - walk.starts - 1 if way.shortens else way.tokens
     drafted = np.minimum(walk.drafted, left)
     both = np.stack([drafted, np.minimum(walk.accepted, drafted)], axis=1)
     return [both[walk.rows == row] for row in range(len(known.prompts))]
+
+
+def after_prefill(way: Way, own: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """By prompt the draft tokens of its rounds, but for one that is part of the prefill."""
+    return [sizes[int(way.at_prompt) :, 0] for sizes in own]
 
 
 # ------------------------------------------------------------------------------------------------------------ the curve
@@ -213,7 +243,7 @@ def drafting(bench: Bench, running: Running, way: Way, batch: int, replayed, ste
     added = []
     running.decode(bench.ids(bench.choosing[:batch]), FORCED_TOKENS)  # warms up
     for places in in_engine.together(len(bench.choosing), batch)[:CALIBRATED]:
-        own = [replayed[way.name, "choosing"][place][:, 0] for place in places]
+        own = after_prefill(way, [replayed[way.name, "choosing"][place] for place in places])
         done = running.decode(bench.ids([bench.choosing[place] for place in places]), bench.new_tokens, bench.ends)
         rest = done.seconds - done.prefill - in_engine.call_seconds(own, steps, FORCED)
         if drafts := in_engine.drafting_steps(own):
@@ -241,7 +271,7 @@ def predicted(bench: Bench, ways: Sequence[Way], replayed, written: Written, ste
     rows = []
     for way in ways:
         for batch in bench.batches_of(way):
-            speeds = [in_engine.speedup([own[:, 0] for own in replayed[way.name, part]],
+            speeds = [in_engine.speedup(after_prefill(way, replayed[way.name, part]),
                                         [written.lengths[row] for row in places], steps, way.label, way.tokens, batch)
                       for part, places in bench.parts.items()]
             own = np.concatenate(replayed[way.name, "choosing"])

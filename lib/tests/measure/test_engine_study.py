@@ -10,8 +10,9 @@ from lib.lab.chapter import Store
 from lib.measure import engines
 from lib.tests.engines.stand_in import StandIn
 
-SETTINGS = dict(engine=["stand-in"], target="base", drafters=["lookup"], prompts="", choose_prompts=1, judge_prompts=1,
-                new_tokens=12, batches=[1, 2], lengths=[1, 2, 4], further=["ngram:4"], threads=1, seed=0, device="cpu")
+SETTINGS = dict(engine=["stand-in"], target="base", drafters=["lookup"], log="", prompts="", choose_prompts=1,
+                judge_prompts=1, new_tokens=12, batches=[1, 2], lengths=[1, 2, 4], further=["ngram:4"], threads=1,
+                seed=0, device="cpu")
 
 
 @pytest.fixture
