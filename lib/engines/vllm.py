@@ -144,7 +144,7 @@ class SuffixDrafter(TextDrafter):
     def draft(self, text: list[int], shape: Tree | Growth) -> Draft:
         """The best path, no longer than the shape is deep; suffix and path fit into the depth of the engine's tree."""
         best, drafted, ends = np.float32(0), [], range(1, len(text) + 1)
-        for length in range(1, min(self.deepest, len(text))):
+        for length in range(1, self.deepest):
             ends = [end for end in ends if end >= length and text[end - length] == text[-length]]
             if len(ends) == 1:  # the text's own end
                 break

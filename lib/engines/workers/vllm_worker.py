@@ -21,10 +21,11 @@ class Forced:
     0, has no form for processors.)
     """
 
-    drafted = 0
+    most = drafted = 0
 
     def __init__(self, config):
-        """Needs nothing of vLLM's configuration."""
+        """config: vLLM's."""
+        Forced.most = config.speculative_config.num_speculative_tokens
         verify = rejection_sampler.rejection_sample
         rejection_sampler.rejection_sample = lambda drafted, *rest, **more: verify(-torch.ones_like(drafted), *rest,
                                                                                    **more)
@@ -44,7 +45,7 @@ def start(arguments):
 
 def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together."""
-    engine, Forced.drafted = running["engine"], drafted
+    engine, Forced.drafted = running["engine"], Forced.most if drafted is None else drafted
     settings = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, stop_token_ids=ends,
                               detokenize=False, output_kind=RequestOutputKind.DELTA)
     written, prefill, before = {next(names): [] for _ in prompts}, None, counted(engine)
