@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from lib.engines import llama_cpp
+from lib.engines.llama_cpp import LONGEST
 from lib.models.registry import SHIPPED
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
@@ -21,7 +23,6 @@ from lib.trees.tree import Tree
 CHAIN, DYNAMIC = "chain", "dynamic tree"  # the forms of draft that engines know
 FOLDER, GGUF = "folder or hub id", "GGUF file"  # the forms of weights that they read
 HUB_ID = r"[\w.-]+(/[\w.-]+)?"
-LONGEST = 4  # tokens of the n-grams that look-up compares, as `lib.drafters.lookup.LookupDrafter` does
 SAME, CHAINED, GROWN = "the recommended tree", "the best chain", "as deep and as large, grown anew in each round"
 Line = Mapping[str, str]
 
@@ -76,8 +77,9 @@ class Engine:
             return config_line({"method": more["method"], **model, NUM_TOKENS: setting.nodes, **self.template})
         room = max(setting.top_k, -(-setting.nodes // setting.steps))  # a top-k of each level that holds all nodes
         return self.template.format(
-            model=place, quoted=shlex.quote(place), longest=LONGEST, steps=setting.steps, later=setting.steps - 1,
-            top_k=setting.top_k, room=room, nodes=setting.nodes, with_root=setting.nodes + 1, **more)
+            model=place, quoted=shlex.quote(place), longest=LONGEST, matched=min(LONGEST, setting.nodes),
+            steps=setting.steps, later=setting.steps - 1, top_k=setting.top_k, room=room, nodes=setting.nodes,
+            with_root=setting.nodes + 1, **more)
 
 
 def is_chain(shape: Tree | Growth) -> bool:
@@ -96,7 +98,7 @@ SGLANG_LINE = ("--speculative-algorithm {algorithm} --speculative-draft-model-pa
                f"--{STEPS} {{steps}} --{TOP_K} {{top_k}} --{TOKENS} {{with_root}}")
 EAGLES = ("eagle", "eagle3")
 ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
-SGLANG, LLAMA_CPP = "0.5.4 and later", "builds since May 2026"
+SGLANG = "0.5.4 and later"
 
 ENGINES: dict[str, Engine] = {
     "transformers, look-up": Engine(
@@ -121,14 +123,8 @@ ENGINES: dict[str, Engine] = {
         CHAIN, f"--speculative-algorithm NGRAM --{TOKENS} {{with_root}} --speculative-ngram-max-bfs-breadth 1",
         {"lookup": {}, "sam": {}}, f"{SGLANG}, on CUDA", ""),
     "SGLang, dynamic tree": Engine(DYNAMIC, SGLANG_LINE, ALGORITHMS, SGLANG),
-    # `--spec-draft-p-min 0` keeps it from stopping at tokens of which the drafter is not sure. No smallest length is
-    # given: llama.cpp would then drop, and not shorten, a draft for which the end of the answer leaves no room.
-    "llama.cpp": Engine(
-        CHAIN, "-md {quoted} --spec-type draft-simple --spec-draft-n-max {nodes} --spec-draft-p-min 0", {"model": {}},
-        LLAMA_CPP, GGUF),
-    "llama.cpp, n-gram": Engine(
-        CHAIN, "--spec-type ngram-simple --spec-ngram-simple-size-n {longest} --spec-ngram-simple-size-m {nodes}",
-        {"lookup": {}}, LLAMA_CPP, ""),
+    "llama.cpp": Engine(CHAIN, llama_cpp.METHODS["draft-simple"], {"model": {}}, llama_cpp.BUILDS, GGUF),
+    "llama.cpp, n-gram": Engine(CHAIN, llama_cpp.METHODS["ngram-simple"], {"lookup": {}}, llama_cpp.BUILDS, ""),
     # `total_token` counts the root, `depth` the levels after the first.
     "EAGLE-2, EAGLE-3": Engine(
         DYNAMIC, "EaModel.from_pretrained(use_eagle3={use_eagle3}, ea_model_path={model!r}, total_token={with_root}, "
