@@ -33,7 +33,7 @@ SPARED = 0.25  # of a race's time, for a way that only stands beside
 class Continued:
     """New tokens of each prompt, EOS included; the loop's rounds, none where another program decoded.
 
-    prefilled: the clock when `generate` or llama.cpp chose the first tokens; NaN for every other way.
+    prefilled: the clock when `generate` chose the first tokens; NaN for every other way.
     """
 
     tokens: list[list[int]]

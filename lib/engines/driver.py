@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lib.drafters.drafter import Drafter
+from lib.drafters.registry import make
 from lib.engines.environments import Environment
 
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
@@ -68,12 +69,13 @@ class Running(AbstractContextManager, Protocol):
 
 
 class Worker(AbstractContextManager):
-    """A script of `workers` that runs with another Python, and is asked over two pipes.
+    """A script of `workers` that runs with another Python, and is asked over two pipes: a `Running`.
 
     environment: variables, in place of this process's own where both have one. log: the file of its output and errors.
+    start: what the script starts the engine with.
     """
 
-    def __init__(self, name: str, python: Path, script: str, log: Path, environment: Mapping[str, str]):
+    def __init__(self, name: str, python: Path, script: str, log: Path, environment: Mapping[str, str], **start):
         self.name, self.log = name, log
         log.parent.mkdir(parents=True, exist_ok=True)
         path = Path(__file__).with_name("workers") / script
@@ -84,6 +86,17 @@ class Worker(AbstractContextManager):
                 stdout=file, stderr=file, pass_fds=(asked, told), start_new_session=True)
         os.close(asked), os.close(told)
         self._requests, self._replies = os.fdopen(self._requests, "w"), os.fdopen(self._replies)
+        try:
+            self.ask("start", **start)
+        except BaseException:
+            self.close()
+            raise
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
+               drafted: int | None = None) -> Decoded:
+        """As `Running.decode`."""
+        return Decoded(**self.ask("decode", prompts=[*map(list, prompts)], new_tokens=new_tokens, ends=list(ends),
+                                  drafted=drafted))
 
     def ask(self, do: str, **request):
         """The reply of the handler of this name. EngineError where it raises, or where the process dies."""
@@ -143,17 +156,23 @@ class Method:
     """A way to draft that an engine has, for a kind of drafter (see `lib.drafters.registry`).
 
     setting: of a pair (see `lib.models.load.Pair`), with the engine's own name of the method and the drafter's weights
-    in the form that it reads, without a number of tokens. replays: of a pair, the drafter that drafts the same in
-    replay. label: its name in tables. shortens: whether the engine drafts no more than is left of the answer.
-    at_prompt: whether it drafts in the forward pass that reads the prompt too, after the prompt's last token.
+    in the form that it reads, without a number of tokens. replays: of a pair and a number of draft tokens, the drafter
+    that drafts the same in replay. label: its name in tables. shortens: whether the engine drafts one token less than
+    the answer has room for. at_prompt: whether it drafts in the forward pass that reads the prompt too, after its last
+    token.
     """
 
     kind: str
     label: str
     setting: Callable[[object], Setting]
-    replays: Callable[[object], Drafter]
+    replays: Callable[[object, int], Drafter]
     shortens: bool = False
     at_prompt: bool = False
+
+
+def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
+    """`Method.replays` of a method that drafts as this project's drafter of a kind does."""
+    return lambda pair, tokens: make(kind, pair)
 
 
 @dataclass(frozen=True)

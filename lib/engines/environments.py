@@ -4,12 +4,13 @@ Each is a virtual environment of pinned packages, since an engine wants other ve
 resumes where it stopped. An engine's program is run, and nothing of it is imported here.
 """
 
+import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lib.lab import atomic_file, provenance
@@ -23,7 +24,7 @@ class Environment:
     """What an engine needs.
 
     steps: arguments of pip, one list after another. licence: of the engine. gigabytes: on the disk; minutes: to make it
-    on two cores. notes: what a user has to know, one sentence each.
+    on two cores. notes: what a user has to know, one sentence each. variables: of the environment in which pip runs.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Environment:
     gigabytes: float
     minutes: float
     notes: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -78,7 +80,8 @@ class Environment:
         say(f"  done after {(time.monotonic() - began) / 60:.1f} minutes")
 
     def _run(self, command: Sequence[str]) -> None:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env=os.environ | dict(self.variables))
         if done.returncode:
             told = "\n".join(done.stdout.splitlines()[-8:])
             raise RuntimeError(f"{' '.join(command)} failed with status {done.returncode}:\n{told}\nthe same command "

@@ -6,8 +6,10 @@ GGUF file are dequantised once (`gguf_files.converted`).
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from lib.engines.driver import Setting
 from lib.engines.environments import HOME
 from lib.models import gguf_files
 
@@ -36,3 +38,8 @@ def folder(model, target=None) -> Path:
         if file.is_file():
             os.symlink(file.resolve(), made / file.name)
     return made
+
+
+def with_model(method: str) -> Callable[[object], Setting]:
+    """`driver.Method.setting` of a method that drafts with a pair's draft model, which it reads from a folder."""
+    return lambda pair: Setting(method, drafter=str(folder(pair.draft_model, pair.target)))

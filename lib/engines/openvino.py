@@ -7,15 +7,12 @@ What is said of it holds for 2026.4.
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from lib.drafters.drafter import UNKNOWN, merge
 from lib.drafters.lookup import IndexedText
-from lib.drafters.registry import make
 from lib.engines import environments, exports
-from lib.engines.driver import TOLD, Decoded, EngineError, Method, Setting, Worker
+from lib.engines.driver import TOLD, EngineError, Method, Setting, Worker, drafts_as
 from lib.engines.environments import Environment
 from lib.engines.vllm import NgramDrafter
 from lib.engines.writer import LONGEST
@@ -59,9 +56,8 @@ class OpenVino:
     name, environment, batches = "OpenVINO GenAI", ENVIRONMENT, True
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_ngram_size": LONGEST}),
-               lambda pair: FilledLookupDrafter(LONGEST)),
-        Method("model", DRAFT_MODEL, lambda pair: Setting(
-            DRAFT_MODEL, drafter=str(exports.folder(pair.draft_model, pair.target))), partial(make, "model"), True))
+               lambda pair, tokens: FilledLookupDrafter(LONGEST)),
+        Method("model", DRAFT_MODEL, exports.with_model(DRAFT_MODEL), drafts_as("model"), True))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`."""
@@ -76,37 +72,19 @@ class OpenVino:
         return f'LLMPipeline(MODEL, "CPU", {how}); GenerationConfig({options})'
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
-              log: Path) -> "OpenVinoRunning":
+              log: Path) -> Worker:
         """As `driver.Engine.start`."""
         precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
         properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision,
                       "INFERENCE_NUM_THREADS": threads}
-        return OpenVinoRunning(setting, dict(
-            model=str(exported(model, dtype)), method=setting.method, options=dict(setting.options),
+        return Worker(
+            self.name, ENVIRONMENT.python, "openvino_worker.py", log, {}, model=str(exported(model, dtype)),
+            method=setting.method, tokens=setting.tokens, options=dict(setting.options),
             drafter=str(exported(setting.drafter, dtype, model)) if setting.drafter else "",
-            properties=properties, batch=batch, batched_tokens=window * batch), log)
+            properties=properties, batch=batch, batched_tokens=window * batch)
 
 
 OPENVINO = OpenVino()
-
-
-class OpenVinoRunning(Worker):
-    """See `driver.Running`. arguments: of the worker's start."""
-
-    def __init__(self, setting: Setting, arguments: dict[str, object], log: Path):
-        super().__init__(OPENVINO.name, ENVIRONMENT.python, "openvino_worker.py", log, {})
-        self.tokens = setting.tokens
-        try:
-            self.ask("start", **arguments)
-        except BaseException:
-            self.close()
-            raise
-
-    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
-               drafted: int | None = None) -> Decoded:
-        """As `driver.Running.decode`."""
-        return Decoded(**self.ask("decode", prompts=[*map(list, prompts)], new_tokens=new_tokens, ends=list(ends),
-                                  tokens=self.tokens if drafted is None else drafted))
 
 
 def exported(folder: str, dtype: str, tokenizer: str = "") -> Path:

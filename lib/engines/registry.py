@@ -9,7 +9,7 @@ from lib.engines.environments import Environment
 
 HOMES = {"vllm": "vllm:VLLM", "llama.cpp": "llama_cpp:LLAMA_CPP", "openvino": "openvino:OPENVINO",
          "transformers": "transformers:TRANSFORMERS"}
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "stored")  # stored: llama.cpp alone
 
 
 def engine(name: str) -> Engine:
@@ -61,6 +61,6 @@ def parse(spec: str) -> Chosen:
 
 def ways(method: Method, pair, lengths: list[int]) -> list[Way]:
     """A method with each of these numbers of draft tokens, for a pair."""
-    setting, drafter = method.setting(pair), method.replays(pair)
-    return [Way(method.label, replace(setting, tokens=length), drafter, method.shortens, method.at_prompt)
-            for length in lengths]
+    setting = method.setting(pair)
+    return [Way(method.label, replace(setting, tokens=length), method.replays(pair, length), method.shortens,
+                method.at_prompt) for length in lengths]

@@ -23,7 +23,7 @@ WANTED = {"temperature": 0, "stream": True, "stream_options": {"include_usage": 
           "return_tokens": True, "cache_prompt": False, "n_probs": 0}  # servers leave out what they do not know
 
 
-class Served(Running):
+class Server(Running):
     """url: up to /v1; model: the name under which the server has the target. The key is read from the environment."""
 
     def __init__(self, url: str, model: str):

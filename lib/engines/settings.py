@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from lib.engines import transformers, vllm
+from lib.engines import llama_cpp, transformers, vllm
 from lib.engines.writer import CHAIN, DYNAMIC, FOLDER, GGUF, Dynamic, Writer
 from lib.models.registry import SHIPPED
 from lib.trees.growth.candidates import Growth
@@ -30,7 +30,7 @@ SGLANG_LINE = ("--speculative-algorithm {algorithm} --speculative-draft-model-pa
                f"--{STEPS} {{steps}} --{TOP_K} {{top_k}} --{TOKENS} {{with_root}}")
 EAGLES = ("eagle", "eagle3")
 ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
-SGLANG, LLAMA_CPP = "0.5.4 and later", "builds since May 2026"
+SGLANG = "0.5.4 and later"
 
 ENGINES: dict[str, Writer] = {
     **transformers.WRITERS,
@@ -40,14 +40,7 @@ ENGINES: dict[str, Writer] = {
         CHAIN, f"--speculative-algorithm NGRAM --{TOKENS} {{with_root}} --speculative-ngram-max-bfs-breadth 1",
         {"lookup": {}, "sam": {}}, f"{SGLANG}, on CUDA", ""),
     "SGLang, dynamic tree": Writer(DYNAMIC, SGLANG_LINE, ALGORITHMS, SGLANG),
-    # `--spec-draft-p-min 0` keeps it from stopping at tokens of which the drafter is not sure. No smallest length is
-    # given: llama.cpp would then drop, and not shorten, a draft for which the end of the answer leaves no room.
-    "llama.cpp": Writer(
-        CHAIN, "-md {quoted} --spec-type draft-simple --spec-draft-n-max {nodes} --spec-draft-p-min 0", {"model": {}},
-        LLAMA_CPP, GGUF),
-    "llama.cpp, n-gram": Writer(
-        CHAIN, "--spec-type ngram-simple --spec-ngram-simple-size-n {longest} --spec-ngram-simple-size-m {nodes}",
-        {"lookup": {}}, LLAMA_CPP, ""),
+    **llama_cpp.WRITERS,
     # `total_token` counts the root, `depth` the levels after the first.
     "EAGLE-2, EAGLE-3": Writer(
         DYNAMIC, "EaModel.from_pretrained(use_eagle3={use_eagle3}, ea_model_path={model!r}, total_token={with_root}, "

@@ -7,14 +7,12 @@ starts at the prompt's last token, and has its check in the time of the prefill.
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from lib.drafters.drafter import merge
 from lib.drafters.lookup import IndexedText
-from lib.drafters.registry import make
 from lib.engines import exports
-from lib.engines.driver import PLAIN, Decoded, EngineError, Method, Setting, Worker
+from lib.engines.driver import PLAIN, EngineError, Method, Setting, Worker, drafts_as
 from lib.engines.environments import Environment
 from lib.engines.vllm import NgramDrafter
 from lib.engines.writer import CHAIN, LONGEST, Writer
@@ -65,9 +63,8 @@ class Transformers:
     name, environment, batches = "transformers", Here("transformers", (), "Apache-2.0", 0, 0), False
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_matching_ngram_size": LONGEST}),
-               lambda pair: CutLookupDrafter(LONGEST, pair.eos_token_ids), shortens=True, at_prompt=True),
-        Method("model", ASSISTANT, lambda pair: Setting(
-            ASSISTANT, drafter=str(exports.folder(pair.draft_model, pair.target))), partial(make, "model"), True, True))
+               lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), shortens=True, at_prompt=True),
+        Method("model", ASSISTANT, exports.with_model(ASSISTANT), drafts_as("model"), True, True))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`."""
@@ -80,33 +77,15 @@ class Transformers:
         return writer.line(shapes.chain(setting.tokens), kind, setting.drafter)
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
-              log: Path) -> "TransformersRunning":
+              log: Path) -> Worker:
         """As `driver.Engine.start`. EngineError for drafts at a batch above 1."""
         if batch > 1 and setting.method != PLAIN:
             raise EngineError(f"batch is {batch}, but transformers drafts for one prompt at a time; give 1, or decode "
                               "plainly")
-        return TransformersRunning(setting, dict(model=str(model), method=setting.method, drafter=setting.drafter,
-                                                 options=dict(setting.options), dtype=dtype, threads=threads), log)
-
-
-class TransformersRunning(Worker):
-    """See `driver.Running`. arguments: of the worker's start."""
-
-    def __init__(self, setting: Setting, arguments: dict[str, object], log: Path):
-        super().__init__("transformers", TRANSFORMERS.environment.python, "transformers_worker.py", log,
-                         {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(arguments["threads"])})
-        self.tokens = setting.tokens
-        try:
-            self.ask("start", **arguments)
-        except BaseException:
-            self.close()
-            raise
-
-    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
-               drafted: int | None = None) -> Decoded:
-        """As `driver.Running.decode`."""
-        return Decoded(**self.ask("decode", prompts=[*map(list, prompts)], new_tokens=new_tokens, ends=list(ends),
-                                  tokens=self.tokens if drafted is None else drafted))
+        return Worker(self.name, self.environment.python, "transformers_worker.py", log,
+                      {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}, model=str(model), tokens=setting.tokens,
+                      method=setting.method, drafter=setting.drafter, options=dict(setting.options), dtype=dtype,
+                      threads=threads)
 
 
 TRANSFORMERS = Transformers()

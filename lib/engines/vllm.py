@@ -15,9 +15,8 @@ import numpy as np
 from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
 from lib.drafters.heads.store import NGRAMS, check_folder_of
 from lib.drafters.lookup import IndexedText, LookupDrafter
-from lib.drafters.registry import make
 from lib.engines import exports
-from lib.engines.driver import FORCED, PLAIN, Decoded, Method, Setting, Worker
+from lib.engines.driver import FORCED, PLAIN, Method, Setting, Worker, drafts_as
 from lib.engines.environments import Environment
 from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.trees.growth.candidates import Growth
@@ -212,11 +211,11 @@ class Vllm:
 
     name, environment, batches = "vLLM", ENVIRONMENT, True
     methods = (
-        Method("lookup", "ngram", lambda pair: Setting("ngram", options=LOOKUP), lambda pair: NgramDrafter(**LOOKUP)),
-        Method("sam", "suffix", lambda pair: Setting("suffix"), lambda pair: SuffixDrafter()),
-        Method("model", "draft_model", lambda pair: Setting(
-            "draft_model", drafter=str(exports.folder(pair.draft_model, pair.target))), partial(make, "model")),
-        *(Method(kind, f"custom_class/{kind}", partial(custom, kind), partial(make, kind))
+        Method("lookup", "ngram", lambda pair: Setting("ngram", options=LOOKUP),
+               lambda pair, tokens: NgramDrafter(**LOOKUP)),
+        Method("sam", "suffix", lambda pair: Setting("suffix"), lambda pair, tokens: SuffixDrafter()),
+        Method("model", "draft_model", exports.with_model("draft_model"), drafts_as("model")),
+        *(Method(kind, f"custom_class/{kind}", partial(custom, kind), drafts_as(kind))
           for kind in ("sam", "ngrams", "combined")))
 
     def weights(self, target, dtype: str) -> str:
@@ -231,7 +230,7 @@ class Vllm:
         return " ".join(lines)
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
-              log: Path) -> "VllmRunning":
+              log: Path) -> Worker:
         """As `driver.Engine.start`. Rounds near the end of the window draft less."""
         arguments = dict(
             model=str(Path(model).resolve()), dtype=dtype, max_model_len=window, max_num_seqs=batch,
@@ -239,26 +238,7 @@ class Vllm:
             additional_config=setting.options.get(ADDITIONAL, {}),
             enable_prefix_caching=False, async_scheduling=False, disable_log_stats=False, skip_tokenizer_init=True,
             disable_hybrid_kv_cache_manager=True, num_gpu_blocks_override=1 + batch * (2 + window // BLOCK))
-        return VllmRunning(setting, arguments, threads, log)
-
-
-class VllmRunning(Worker):
-    """See `driver.Running`. arguments: of `vllm.LLM`."""
-
-    def __init__(self, setting: Setting, arguments: Mapping[str, object], threads: int, log: Path):
-        super().__init__("vLLM", ENVIRONMENT.python, "vllm_worker.py", log, variables(threads))
-        self.most = setting.tokens
-        try:
-            self.ask("start", arguments=arguments)
-        except BaseException:
-            self.close()
-            raise
-
-    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
-               drafted: int | None = None) -> Decoded:
-        """As `driver.Running.decode`."""
-        return Decoded(**self.ask("decode", prompts=[*map(list, prompts)], new_tokens=new_tokens, ends=list(ends),
-                                  drafted=self.most if drafted is None else drafted))
+        return Worker(self.name, ENVIRONMENT.python, "vllm_worker.py", log, variables(threads), arguments=arguments)
 
 
 def speculative(setting: Setting) -> dict[str, object] | None:

@@ -60,6 +60,6 @@ class Writer:
             setting = Dynamic(setting.budget, 1, setting.budget)
         room = max(setting.top_k, -(-setting.nodes // setting.steps))  # a top-k of each level that holds all nodes
         return self.template.format(
-            model=place, quoted=shlex.quote(place), longest=LONGEST, steps=setting.steps, later=setting.steps - 1,
-            top_k=setting.top_k, room=room, nodes=setting.nodes, with_root=setting.nodes + 1,
-            **self.drafters[drafter])
+            model=place, quoted=shlex.quote(place), longest=LONGEST, matched=min(LONGEST, setting.nodes),
+            steps=setting.steps, later=setting.steps - 1, top_k=setting.top_k, room=room, nodes=setting.nodes,
+            with_root=setting.nodes + 1, **self.drafters[drafter])

@@ -106,22 +106,25 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
     engine: names of `registry.HOMES`, with a number format and options behind colons. target, drafters: a pair's
     target, and kinds of drafter or draft models. log: whose prompts are taken in the place of a file of prompts.
     lengths: draft tokens per round that are tried. further: ways that are timed besides the recommended one of each
-    batch size and its neighbours. What an earlier call measured is kept.
+    batch size and its neighbours. What an earlier call measured is kept. ValueError for a way that no engine has.
     """
-    rows: list[pd.DataFrame] = []
+    names = [target if kind in DRAFTERS else f"{target}|{kind}" for kind in drafters]
+    pair, *pairs = load_pairs([target, *names], device=device)
+    limit = pair.window and pair.window - new_tokens - 2 * max(lengths) - 2
+    texts = (of_log(log, pair, choose_prompts + judge_prompts) if log else
+             load_prompts(prompts, pair.tokenizer, limit=limit, first=choose_prompts + judge_prompts))
+    ways = {spec: [way for kind, of in zip(drafters, pairs)
+                   for method in registry.parse(spec).methods(kind if kind in DRAFTERS else MODEL)
+                   for way in registry.ways(method, of, lengths)] for spec in engine}
+    known = {way.name for able in ways.values() for way in able}
+    if unknown := [name for name in further if name not in known]:
+        raise ValueError(f"no engine has the way {unknown[0]!r}; choose of {', '.join(sorted(known))}")
+    rows = []
     for spec in engine:
-        chosen, names = registry.parse(spec), [target if kind in DRAFTERS else f"{target}|{kind}" for kind in drafters]
-        pair, *pairs = load_pairs([target, *names], device=device)
-        limit = pair.window and pair.window - new_tokens - 2 * max(lengths) - 2
-        texts = (of_log(log, pair, choose_prompts + judge_prompts) if log else
-                 load_prompts(prompts, pair.tokenizer, limit=limit, first=choose_prompts + judge_prompts))
-        bench = Bench(spec, chosen, pair.target, store, texts,
+        bench = Bench(spec, registry.parse(spec), pair.target, store, texts,
                       *split_rows(texts.kinds, choose_prompts, judge_prompts), new_tokens, batches, max(lengths),
                       threads or torch.get_num_threads(), pair.eos_token_ids)
-        ways = [way for kind, of in zip(drafters, pairs)
-                for method in chosen.methods(kind if kind in DRAFTERS else MODEL)
-                for way in registry.ways(method, of, lengths)]
-        rows.append(study(bench, ways, further, np.random.default_rng(seed)))
+        rows.append(study(bench, ways[spec], further, np.random.default_rng(seed)))
         store.write("engine_ways", pd.concat(rows))
     if (path := store.folder / recommendation.FILE).exists():
         replace(recommendation.load(path), engines=advised(pd.concat(rows))).save(path)
@@ -307,9 +310,12 @@ def race(bench: Bench, ways: Sequence[Way], replayed, written: Written, rng: np.
                               for way in rng.permutation(np.array(able, dtype=object))])
 
 
-def run_row(bench: Bench, way: Way, batch: int, turn: int, rows: Sequence[int], running: Running, written: Written,
-            own: Sequence[np.ndarray]) -> dict[str, object]:
-    """Decodes prompts, and gives the row of "engine_runs" with what the engine counted and what replay counts."""
+def run_row(bench: Bench, way: Way, batch: int, turn: int, rows: Sequence[int], running: Running,
+            written: Written, own: Sequence[np.ndarray]) -> dict[str, object]:
+    """Decodes prompts, and gives the row of "engine_runs" with what the engine counted and what replay counts.
+
+    written: the plain texts with which answers are compared; own: of each prompt its rounds by replay.
+    """
     done = running.decode(bench.ids(rows), bench.new_tokens, bench.ends)
     both = np.concatenate([*own, np.zeros((0, 2), dtype=np.int64)])
     apart = [f"{bench.prompts.names[row]}@{place}" for row, tokens in zip(rows, done.tokens)

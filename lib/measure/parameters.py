@@ -17,7 +17,8 @@ from lib.cost.formats import check as check_formats
 from lib.cost.roofline import HARDWARE
 from lib.cost.served import read_costs
 from lib.drafters.heads.store import check_folder_of, folder_of, made_for
-from lib.drafters.registry import head_of, needs_draft_model
+from lib.drafters.registry import DRAFTERS, head_of, needs_draft_model
+from lib.engines import registry
 from lib.forward.load import dtypes_of
 from lib.lab.plan import RunPlan, UsageError, Value
 from lib.measure.advice import of_runs
@@ -242,6 +243,15 @@ def costs(name: str, values: Values) -> None:
         read_costs(values[name])
 
 
+def engines(name: str, values: Values) -> None:
+    """Serving engines that are installed, and a target with drafters that they can load."""
+    for spec in values[name]:
+        registry.parse(spec).engine.environment.python
+    if values[name]:
+        models = [f"{values['target']}|{drafter}" for drafter in values["engine_drafters"] if drafter not in DRAFTERS]
+        load.check_pairs([values["target"], *models])
+
+
 MODELS: Mapping[str, Check] = {"pairs": pairs, "prompts": prompts, "dtype": dtype}  # of every notebook that runs a pair
 CHECKS: Mapping[str, Mapping[str, Check]] = {
     "01_shapes": {"families": family, "shape": family, "max_budget": within_curves},
@@ -262,6 +272,5 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
     "08_served": {
         "logs": lambda name, values: log_lines.read(values[name] or EXAMPLE, values["inputs"]),
         "endpoint": endpoint, "inputs": inputs, "costs": costs, "dtype": dtype, "most_nodes": nodes,
-        "drafters": text_drafters,
-        "most_depth": above_zero},
+        "drafters": text_drafters, "engine": engines, "engine_lengths": lengths, "most_depth": above_zero},
 }

@@ -10,12 +10,14 @@ import numpy as np
 import pandas as pd
 
 import lib.cost.served as from_logs
+from lib.cost import in_engine
 from lib.cost.candidates import Candidate, Entrant, Limits, static
 from lib.cost.recommendation import with_schedule
 from lib.cost.roofline import HARDWARE
 from lib.cost.round_cost import RoundCost
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, make, parse
+from lib.engines.served import Server
 from lib.forward.load import load_served
 from lib.lab import provenance, stats
 from lib.lab.chapter import Store
@@ -51,6 +53,8 @@ def measure(store: Store, *, log: str, inputs: str, url: str, served: str, promp
     texts = read(log, inputs, model)
     written_at = temperature_of(temperature, texts)
     store.write("served_answers", answers(texts))
+    if url:
+        store.write("served_runs", as_served(Server(url, served), texts, batches, new_tokens))
     competing, known = entrants(model, kinds), prices(costs, model, batches, most_nodes)
     tried = replayed(competing, texts, written_at, Limits(most_nodes, most_depth, batches))
     by_batch = [from_logs.recommend(tried, cost, batch, texts, rng) for batch, cost in known.items()]
@@ -132,6 +136,21 @@ def ask(url: str, name: str, target: Served, path: str, folder: Path, *, first: 
             asked = messages if chats else "\n\n".join(message["content"] for message in messages)
             requests[row.name], kinds[row.name] = endpoint.request_of(name, asked, **settings), row.kind
     return endpoint.collect(url, requests, kinds, folder)
+
+
+def as_served(server: Server, texts: Texts, batches: Sequence[int], new_tokens: int) -> pd.DataFrame:
+    """The table "served_runs": how fast a server decodes as it was started, and what it counts, for the first prompt of
+    each kind.
+    """
+    first, rows = list(dict(zip(reversed(texts.kinds), reversed(range(len(texts.kinds))))).values())[::-1], []
+    for batch in batches:
+        for places in in_engine.together(len(first), batch):
+            own = [first[place] for place in places]
+            done = server.decode([texts.prompts[row].tolist() for row in own], new_tokens)
+            rows.append(dict(batch=batch, call=", ".join(texts.names[row] for row in own),
+                             tokens=sum(map(len, done.tokens)), seconds=done.seconds, prefill=done.prefill,
+                             drafts=done.drafts, drafted=done.drafted, accepted=" ".join(map(str, done.accepted))))
+    return pd.DataFrame(rows)
 
 
 def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dict[int, dict[str, RoundCost]]:

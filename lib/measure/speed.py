@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from lib import cost
-from lib.cost import llama_cpp, recommendation
+from lib.cost import recommendation
 from lib.cost.calibration import rows_of_text
 from lib.cost.candidates import Limits
-from lib.cost.llama_cpp import LLAMA
 from lib.cost.recommendation import NO_DRAFTER, Recommendation
 from lib.cost.recommending import RULER
 from lib.cost.round_cost import RoundCost
@@ -49,7 +48,6 @@ MODEL = "model"  # the drafter that is the pair's own model
 ADAPTIVE = "adaptive, where it pays"
 ADVISED = "recommended"  # the drafter and tree of recommendation.json
 TRANSFORMERS = (GENERATE, *ASSISTED, LOOKUP)  # all but the first take one prompt at a time
-THEIRS = (*TRANSFORMERS, LLAMA)
 RULE = "naive"  # lossless for chosen (top-k) children at any temperature
 FORMATS = (("float32", "none"), ("bfloat16", "none"), ("float32", "int8"), ("bfloat16", "int8"))  # dtype, quantised
 STORED = ("float32", "stored")  # the numbers of a GGUF file
@@ -101,7 +99,6 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
         ways = all_of(pair, trees, draft=max(1, shapes.parse(chain).max_depth), new_tokens=new_tokens)
         ways += [drafted(ADVISED, able, choice.drafter, choice.tree, choice.shape, new_tokens),
                  adaptive(pair, policy, *price, most_depth, new_tokens)]
-        ways += llama(pairs[0], pair, new_tokens) if batch == 1 else []
         race(table, pair, ways, judged, batch=batch, repeats=repeats, generator=order)
 
     if sampled_prompts:
@@ -190,17 +187,6 @@ def adaptive(pair, spec: str, checking: RoundCost, drafting: RoundCost, depth: i
     return Alternative(ADAPTIVE, ours(pair, drafter, f"chain:{depth}", new_tokens), ADAPTIVE, f"up to {depth}")
 
 
-def llama(name: str, pair, new_tokens: int) -> list[Alternative]:
-    """llama.cpp's plain decoding of the target's GGUF file, one prompt at a time; none for other targets, and where
-    llama-cpp-python is not installed. name: of the pair.
-    """
-    file = llama_cpp.file_of(name)
-    if file is None:
-        return []
-    run = llama_cpp.llama(file, pair.eos_token_ids, new_tokens, pair.window)
-    return [Alternative(LLAMA, run, batched=False)]
-
-
 # --------------------------------------------------------------------------------------------------------------- timing
 
 
@@ -208,14 +194,14 @@ def race(table: Table, pair, alternatives: Sequence[Alternative], prompts, *, ba
          generator: torch.Generator) -> None:
     """Times all alternatives on all groups of prompts, one row each; rows that the table has are not made again.
 
-    Alternatives are interleaved on each group, in shuffled order, after one untimed run each. Other programs' ways,
+    Alternatives are interleaved on each group, in shuffled order, after one untimed run each. Those of transformers,
     which are slow, have one repeat. An interrupt loses the current run alone.
     """
     fitting = [way for way in alternatives if way.batched or batch == 1]
     texts: dict[str, list[list[int]]] = {}
     todo = [(repeat, *group, fitting[at]) for repeat in range(repeats) for group in groups(prompts, batch)
             for at in torch.randperm(len(fitting), generator=generator).tolist()
-            if not (repeat and fitting[at].name in THEIRS)
+            if not (repeat and fitting[at].name in TRANSFORMERS)
             and (pair.name, pair.dtype, batch, fitting[at].name, group[0], repeat) not in table.keys()]
     for way in {way.name: way for *_, way in todo}.values():
         way.run(todo[0][3])
@@ -290,7 +276,7 @@ def load_formats(name: str, device: str) -> dict[Format, Pair]:
 def in_formats(name: str, pairs: Mapping[Format, Pair], prompts, drafting: Sequence[tuple[str, str | Tree]], *,
                new_tokens: int, generator: torch.Generator) -> pd.DataFrame:
     """The table "formats": a pair in each format, plain and with each drafter and tree, on each prompt, in shuffled
-    turns; llama.cpp decodes plainly where it can.
+    turns.
 
     name, pairs: as for and from `load_formats`. `agreeing` compares with the first format. Greedy text in each format
     is that of the target in this format.
@@ -302,9 +288,6 @@ def in_formats(name: str, pairs: Mapping[Format, Pair], prompts, drafting: Seque
             runs[form, f"{spec}, {shape}"] = drafted(f"{spec}, {shape}", pair, spec, str(shape), shape, new_tokens)
     held = {form: {"target_weights": weights(pair.target), "drafter_weights": weights(pair.draft_model)}
             for form, pair in pairs.items()}
-    for other in llama(name, pairs[first], new_tokens):
-        runs[STORED, other.name] = other
-        held.setdefault(STORED, {"target_weights": llama_cpp.file_of(name).stat().st_size, "drafter_weights": 0})
     for run in runs.values():  # warm up
         run.run(prompts.ids[:1])
     rows = []
@@ -332,21 +315,18 @@ def weights(model) -> int:
 def passes(name: str, pairs: Mapping[Format, Pair], prompts: Sequence[Tensor], *, prefix: int, seconds: float,
            generator: torch.Generator) -> pd.DataFrame:
     """The table "format_costs": a forward pass of the target over NODES nodes of a chain after a prefix, in each
-    format, and llama.cpp's over as many tokens where it can, in shuffled turns, which share `seconds` for each number
-    of nodes.
+    format, in shuffled turns, which share `seconds` for each number of nodes.
     """
     tokens = rows_of_text(prompts, 1, prefix + max(NODES))
-    ready = {(*form, "loop"): _passes(forward_pass(pair.target), tokens, prefix) for form, pair in pairs.items()}
-    if file := llama_cpp.file_of(name):
-        ready[*STORED, LLAMA] = llama_cpp.passes(file, tokens[0].tolist(), prefix)
+    ready = {form: _passes(forward_pass(pair.target), tokens, prefix) for form, pair in pairs.items()}
     rows = []
     for nodes in NODES:
         calls = {key: partial(run, nodes) for key, run in ready.items()}
         timed = interleaved(calls, repeats=60, seconds=seconds, generator=generator)
         late = {key: calls[key] for key, timing in timed.items() if not timing.repeats}  # the machine stood still
         timed |= interleaved(late, repeats=LEAST_REPEATS, seconds=math.inf, generator=generator)
-        rows += [dict(pair=name, dtype=dtype, quantised=quantised, engine=engine, prefix=prefix, nodes=nodes,
-                      **timing.row) for (dtype, quantised, engine), timing in timed.items()]
+        rows += [dict(pair=name, dtype=dtype, quantised=quantised, prefix=prefix, nodes=nodes, **timing.row)
+                 for (dtype, quantised), timing in timed.items()]
     return pd.DataFrame(rows)
 
 

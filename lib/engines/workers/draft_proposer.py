@@ -149,7 +149,7 @@ class Proposer:
         """There is none."""
 
     def propose(self, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, slot_mappings=None) -> list[list[int]]:
-        """A draft for each row that has sampled tokens, [] for others; the tokens int32[B, window] end with these."""
+        """A draft for each row that has just sampled tokens, which its own tokens include, and [] for the others."""
         batch, drafts, known = sum(map(bool, sampled_token_ids)), [], dict(self.texts)
         most = next((tokens for first, _, tokens in reversed(self.options["schedule"]) if first <= batch), self.tokens)
         for slot, sampled in enumerate(sampled_token_ids):

@@ -28,8 +28,8 @@ class Server:
 
     process, counts = None, {}
 
-    def start(self, arguments: list[str]) -> None:
-        """Starts the server, and waits until it has loaded the model."""
+    def start(self, arguments: list[str], drafts: bool) -> None:
+        """Starts the server, and waits until it has loaded the model. RuntimeError where it does not draft as asked."""
         with socket.socket() as free:
             free.bind((HERE, 0))
             self.port = free.getsockname()[1]
@@ -41,9 +41,13 @@ class Server:
         while self.process.poll() is None:
             try:
                 self.ask("/health")
-                return
             except (OSError, RuntimeError):  # not there yet; loading
                 time.sleep(POLL)
+                continue
+            if json.loads(self.ask("/slots"))[0]["speculative"] != drafts:
+                raise RuntimeError("the server runs without drafts: the draft model does not fit the target; give one "
+                                   "that shares its tokenizer")
+            return
         self.end()
 
     def ask(self, path: str, **body) -> str:
@@ -92,6 +96,8 @@ class Server:
         """
         letters = json.loads(self.ask("/tokenize", content=" ".join(string.ascii_letters)))["tokens"]
         cycle = list(dict.fromkeys(letters))[: drafted + 1]
+        if not 1 < len(cycle) == drafted + 1:
+            raise ValueError(f"drafted is {drafted}; give 1 to {len(set(letters)) - 1}")
         answer = json.loads(self.ask("/detokenize", tokens=(cycle * new_tokens)[:new_tokens]))["content"]
         return dict(prompt=prompt[: max(0, len(prompt) - 2 * len(cycle))] + cycle * 2, n_predict=-1, stop=[answer],
                     samplers=["top_k", "penalties", "temperature"], temperature=0, top_k=len(cycle),

@@ -14,7 +14,7 @@ OUTWEIGHED = 1e9  # a penalty that lets no token come again
 running = {}  # the pipeline and how it drafts, once it has started
 
 
-def start(model, method, drafter, options, properties, batch, batched_tokens):
+def start(model, method, tokens, drafter, options, properties, batch, batched_tokens):
     """Makes the pipeline; keys and values of earlier prompts are not kept."""
     scheduler = genai.SchedulerConfig()
     scheduler.enable_prefix_caching, scheduler.max_num_seqs = False, batch
@@ -23,7 +23,7 @@ def start(model, method, drafter, options, properties, batch, batched_tokens):
     if drafter:
         drafting["draft_model"] = genai.draft_model(drafter, "CPU", **properties)
     running["pipeline"] = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {**properties, **drafting})
-    running.update(method=method, options=options, fits=bool(drafter))
+    running.update(method=method, tokens=tokens, options=options, fits=bool(drafter))
 
 
 def configuration(new_tokens, ends, tokens):
@@ -43,13 +43,14 @@ def configuration(new_tokens, ends, tokens):
     return settings
 
 
-def decode(prompts, new_tokens, ends, tokens):
+def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together.
 
     The engine's own counters leave out the last round of a request. So rounds are counted by the tokens that they
     give: look-up always drafts so many, a draft model fewer where they would not fit before the last token.
     """
     pipeline, counted, texts, prefill = running["pipeline"], Counter(), [[] for _ in prompts], None
+    tokens = running["tokens"] if drafted is None else drafted
     settings, accepted = configuration(new_tokens, ends, tokens), [0] * tokens
     began = time.perf_counter()
     handles = [pipeline.add_request(place, openvino.Tensor(np.array([prompt], dtype=np.int64)), settings)

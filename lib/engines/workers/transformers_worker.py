@@ -43,12 +43,12 @@ def without_never(input_ids, scores):
     return scores
 
 
-def start(model, method, drafter, options, dtype, threads):
+def start(model, method, tokens, drafter, options, dtype, threads):
     """Loads target and assistant."""
     torch.set_num_threads(threads)
     loaded = [AutoModelForCausalLM.from_pretrained(place, dtype=dtype).eval() for place in (model, drafter) if place]
     loaded[0].generation_config.eos_token_id = None  # each call tells its own
-    running.update(zip(("model", "assistant"), loaded), method=method, options=options, rounds=[], tokens=0)
+    running.update(zip(("model", "assistant"), loaded), method=method, options=options, tokens=tokens)
     choose = loaded[0]._get_candidate_generator
     loaded[0]._get_candidate_generator = lambda **context: counted(choose(**context))
 
@@ -58,7 +58,7 @@ def counted(generator):
     tokens.
     """
     if running["method"] == "forced":
-        generator = Forced(running["tokens"])
+        generator = Forced(running["forced"])
     learn = generator.update_candidate_strategy
 
     def update_candidate_strategy(input_ids, scores, num_matches):
@@ -81,12 +81,13 @@ def drafting(tokens):
 
 
 @torch.inference_mode()
-def decode(prompts, new_tokens, ends, tokens):
+def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together."""
     longest, clock = max(map(len, prompts)), Clock()
     texts = torch.tensor([[NEVER] * (longest - len(prompt)) + prompt for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    running.update(rounds=[], tokens=tokens)
+    tokens = running["tokens"] if drafted is None else drafted
+    running.update(rounds=[], forced=tokens)
     forced = {"logits_processor": [without_never]} if running["method"] == "forced" else {}
     began = time.perf_counter()
     written = running["model"].generate(

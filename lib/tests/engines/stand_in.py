@@ -25,7 +25,7 @@ class StandIn:
     calls: float = float("inf")
     started: list[Setting] = field(default_factory=list)
     environment, batches = None, True
-    methods = (Method("lookup", "ngram", lambda pair: Setting("ngram"), lambda pair: LookupDrafter()),)
+    methods = (Method("lookup", "ngram", lambda pair: Setting("ngram"), lambda pair, tokens: LookupDrafter()),)
 
     def weights(self, target, dtype: str):
         return target

