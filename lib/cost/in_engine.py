@@ -24,8 +24,8 @@ Rounds = Sequence[np.ndarray]  # by prompt: int64[R], the draft tokens of each o
 class Steps:
     """Seconds of an engine's steps, each by prompts decoded together (batch), linear between those measured.
 
-    plain: without speculation. checks: with speculation on, by draft tokens per prompt, from 0 on. drafting: by method,
-    by draft tokens of a round, what drafting adds to a step.
+    plain: without speculation. checks: with speculation on, by draft tokens per prompt; where none without a draft was
+    timed, that costs a plain step. drafting: by method, by draft tokens of a round, what drafting adds to a step.
     """
 
     plain: Curve
@@ -41,6 +41,8 @@ class Steps:
 
         by_method = {name: part for name, part in rows.groupby("method")}
         plain, forced = by_method.pop(PLAIN), by_method.pop(FORCED)
+        idle = set(forced.loc[forced["nodes"] == 0, "batch"])
+        forced = pd.concat([forced, plain[~plain["batch"].isin(idle)]])
         return cls(Curve.through(plain["batch"], plain["ms"] / 1000), by_batch(forced),
                    {name: by_batch(part) for name, part in by_method.items()})
 

@@ -202,13 +202,14 @@ class Engine(Protocol):
     """An engine that can be started; one object a module.
 
     name: as people write it. environment: where it runs. methods: how it drafts. batches: whether it decodes several
-    prompts together while it drafts.
+    prompts together while it drafts. idles: whether a round without a draft differs from a plain step.
     """
 
     name: str
     environment: Environment
     methods: Sequence[Method]
     batches: bool
+    idles: bool
 
     def weights(self, target, dtype: str) -> str:
         """A target (as `load_pair` gives it) in the form that the engine reads, made once if need be."""

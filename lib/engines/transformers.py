@@ -60,7 +60,8 @@ class Here(Environment):
 class Transformers:
     """The engine: see `driver.Engine`. A setting's options are keywords of `generate`: max_matching_ngram_size."""
 
-    name, environment, batches = "transformers", Here("transformers", (), "Apache-2.0", 0, 0), False
+    name, batches, idles = "transformers", False, False
+    environment = Here("transformers", (), "Apache-2.0", 0, 0)
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_matching_ngram_size": LONGEST}),
                lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), shortens=True, at_prompt=True),

@@ -209,7 +209,7 @@ class Vllm:
     other requests without an option.
     """
 
-    name, environment, batches = "vLLM", ENVIRONMENT, True
+    name, environment, batches, idles = "vLLM", ENVIRONMENT, True, True
     methods = (
         Method("lookup", "ngram", lambda pair: Setting("ngram", options=LOOKUP),
                lambda pair, tokens: NgramDrafter(**LOOKUP)),

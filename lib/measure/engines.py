@@ -33,7 +33,8 @@ from lib.replay.recording import read
 from lib.replay.simulated import Recorded, rounds
 from lib.trees import shapes
 
-NODES = (0, 1, 2, 4, 7, 8, 15, 16)  # draft tokens of forced rounds: both sides of the steps that checks may have
+NODES = (0, 1, 2, 4, 7, 8, 15, 16)  # draft tokens of forced rounds: both sides of the steps that checks may have. An
+# engine whose rounds without a draft cost a plain step begins with 1.
 FORCED_TOKENS = 24  # of each prompt in a forced run, each from a round of its own
 REPEATS = 3  # of each point of the curve
 AT_ONCE = 3  # ways that are timed in turns with plain decoding, each in a process with weights of its own
@@ -212,8 +213,8 @@ def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator)
     """
     plain, forced = Way(PLAIN, Setting()), Way(FORCED, Setting(FORCED, max(NODES)))
     table = bench.store.open("engine_costs")
-    points = [(batch, way.name, nodes) for batch in bench.batches for way, counts in ((plain, (0,)), (forced, NODES))
-              for nodes in counts]
+    points = [(batch, way.name, nodes) for batch in bench.batches
+              for way, counts in ((plain, (0,)), (forced, NODES[not bench.chosen.engine.idles :])) for nodes in counts]
     missing = [point for point in points if (bench.spec, *point) not in table.keys()]
     times = {point: [] for point in missing}
     with bench.running(*[plain, forced] if missing else []) as engines:

@@ -24,7 +24,7 @@ class StandIn:
 
     calls: float = float("inf")
     started: list[Setting] = field(default_factory=list)
-    environment, batches = None, True
+    environment, batches, idles = None, True, True
     methods = (Method("lookup", "ngram", lambda pair: Setting("ngram"), lambda pair, tokens: LookupDrafter()),)
 
     def weights(self, target, dtype: str):

@@ -25,19 +25,20 @@ print(OPTIONS, flush=True)
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         drafts = "--spec-type" in OPTIONS and "broken.gguf" not in OPTIONS
-        counts = [("drafts_total", len(DRAFTED)), ("draft_tokens_total", sum(DRAFTED))]
-        counts += [(f'accepted_tokens_per_pos_total{{position="{place}"}}', 2 * place) for place in (0, 1)]
-        told = "".join(f"llamacpp:spec_decode_num_{name} {count}\n" for name, count in counts)
-        self.answer({"/health": {}, "/slots": [{"speculative": drafts}], "/metrics": told}[self.path])
+        counts = {"drafts_total": len(DRAFTED), "draft_tokens_total": sum(DRAFTED),
+                  'accepted_tokens_per_pos_total{position="0"}': 0, 'accepted_tokens_per_pos_total{position="1"}': 2}
+        told = "".join(f"llamacpp:spec_decode_num_{name} {count}\n" for name, count in counts.items())
+        self.answer({"/slots": [{"speculative": drafts}], "/metrics": "# HELP\n" + told}[self.path])
 
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path != "/completion":
             return self.answer({"tokens": [7, 8, 8, 9], "content": "abab"})
-        if asked["prompt"] == [666]:
+        if asked["prompt"] == [[666]]:
             os.kill(os.getpid(), 9)
         DRAFTED.append(len(asked.get("logit_bias", [])))
-        self.answer({"tokens": asked["prompt"][:3] + [2, 5], "timings": {"predicted_ms": 0.0}})
+        told = [{"tokens": prompt[:3] + [2, 5], "timings": {"predicted_ms": 0.0}} for prompt in asked["prompt"]]
+        self.answer(told if len(told) > 1 else told[0])
 
     def answer(self, what):
         known = self.headers["Authorization"] == "Bearer " + os.environ["LLAMA_API_KEY"]
@@ -67,7 +68,7 @@ def test_the_driver_asks_reads_and_counts_what_is_new(start):
     with start(Setting(FORCED, 4)) as running:
         both = running.decode([[3, 4, 5], [6]], 8, ends=[2])
         assert both.tokens == [[3, 4, 5, 2], [6, 2]] and 0 < both.prefill <= both.seconds
-        assert (both.drafts, both.drafted, both.accepted) == (2, 0, [0, 2])
+        assert (both.drafts, both.drafted, both.accepted) == (1, 0, [0, 2])
         forced = running.decode([[1] * 9], 8, drafted=2)
         assert (forced.drafts, forced.drafted, forced.accepted) == (1, 3, [0, 0])  # of a cycle of 2 + 1 tokens
         with pytest.raises(EngineError, match="drafted is 5; give 1 to 2"):
@@ -77,7 +78,7 @@ def test_the_driver_asks_reads_and_counts_what_is_new(start):
 def test_a_server_that_dies_or_cannot_draft_is_told_with_its_log(start, tmp_path):
     with start(Setting()) as running, pytest.raises(EngineError, match="llama-server ended with status -9"):
         running.decode([[666]], 8)
-    with pytest.raises(EngineError, match="one that shares its tokenizer"):
+    with pytest.raises(EngineError, match="a draft model that shares the target's tokenizer"):
         start(Setting("draft-simple", 3, "broken.gguf"))
     log = (tmp_path / "log.txt").read_text()
     assert "'broken.gguf', '--spec-type', 'draft-simple'" in log and not re.search("[0-9a-f]{32}", log)  # no key
