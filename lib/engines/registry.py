@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 
-from lib.engines.driver import Engine, Method, Running, Setting, Way
+from lib.engines.driver import PLAIN, Engine, Method, Running, Setting, Way
 from lib.engines.environments import Environment
 
 HOMES = {"vllm": "vllm:VLLM", "llama.cpp": "llama_cpp:LLAMA_CPP", "openvino": "openvino:OPENVINO",
@@ -40,7 +40,7 @@ class Chosen:
 
     def line(self, setting: Setting) -> str:
         """What a user of the engine sets."""
-        return self.engine.line(self._with_options(setting))
+        return self.engine.line(self._with_options(setting)) if setting.method != PLAIN else ""
 
     def methods(self, kind: str) -> list[Method]:
         """The methods for a kind of drafter, or a draft model, whose kind is "model"."""

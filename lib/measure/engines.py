@@ -68,7 +68,7 @@ class Bench:
         window = max(map(len, self.prompts.ids)) + self.new_tokens + 2 * self.longest + 2
         with ExitStack() as stack:
             yield {way.name: stack.enter_context(self.chosen.start(
-                self.target, way.setting, threads=self.threads, window=window, batch=max(self.batches),
+                self.target, way.setting, threads=self.threads, window=window, batch=max(self.batches_of(way)),
                 log=self.store.folder / "engines" / f"{self.spec}-{way.name}.log".replace(":", "-").replace("/", "-")))
                 for way in ways}
 
