@@ -47,7 +47,7 @@ def first_branch(drafter, text, tokens):
     return branch
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(TEXTS, tables(), st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9))
 def test_drafts_are_those_of_lib(tmp_path_factory, text, known, tokens, enough, longest, shortest, step):
     counted, folder = numbered(known), tmp_path_factory.getbasetemp() / "tables"
