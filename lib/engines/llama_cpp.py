@@ -23,16 +23,16 @@ ENVIRONMENT = Environment(
                              "-DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF", "LLAMA_CPP_BUILD_JOBS": "4"})
 # By method what the server is told, with fields as of `settings.Engine.line`. `--spec-draft-p-min 0` keeps it from
 # stopping at tokens of which the drafter is not sure. No smallest length is given: llama.cpp would then drop, and not
-# shorten, a draft for which the end of the answer leaves no room. ngram-simple drafts no less than it compares. With
-# `--spec-synth-len 1` no draft token is accepted, whatever it is.
-NGRAMS = "--spec-type ngram-simple --spec-ngram-simple-size-n {matched} --spec-ngram-simple-size-m {nodes}"
+# shorten, a draft for which the end of the answer leaves no room. Look-up drafts no fewer tokens than it compares, and
+# with `--spec-synth-len 1` no draft token is accepted, whatever it is.
+LOOKUP = "--spec-type ngram-simple --spec-ngram-simple-size-n {matched} --spec-ngram-simple-size-m {nodes}"
 METHODS = {
-    PLAIN: "", FORCED: NGRAMS.replace("{matched}", "1") + " --spec-synth-len 1", "ngram-simple": NGRAMS,
+    PLAIN: "", FORCED: LOOKUP.replace("{matched}", "1") + " --spec-synth-len 1", "ngram-simple": LOOKUP,
     "draft-simple": "-md {quoted} --spec-type draft-simple --spec-draft-n-max {nodes} --spec-draft-p-min 0"}
 
 
 class LlamaCpp:
-    """The engine. With forced drafts a call may ask for as many as the setting has."""
+    """The engine. With forced drafts a call may ask for as many tokens as the setting has."""
 
     name, environment, methods = ENVIRONMENT.name, ENVIRONMENT, tuple(METHODS)
 
@@ -53,11 +53,12 @@ class LlamaCpp:
         return server
 
     def matching(self, setting: Setting, pair) -> Drafter | None:
-        """The drafter of which `lib.replay.simulated` gives a setting's rounds, where there is one. llama.cpp shortens
-        drafts to one token less than the answer has room for.
+        """The drafter of which `lib.replay.simulated` gives a setting's rounds, if any. llama.cpp shortens drafts to
+        one token less than the answer has room for.
         """
-        return {"ngram-simple": lambda: NgramSimple(min(LONGEST, setting.tokens)),
-                "draft-simple": lambda: registry.make("model", pair)}.get(setting.method, lambda: None)()
+        if setting.method == "ngram-simple":
+            return NgramSimple(min(LONGEST, setting.tokens))
+        return registry.make("model", pair) if setting.method == "draft-simple" else None
 
 
 ENGINE = LlamaCpp()
@@ -73,10 +74,8 @@ class Server(Worker):
 
 
 class NgramSimple(TextDrafter):
-    """What followed the last earlier occurrence of the text's last n tokens, the text's begin not counted.
-
-    As llama.cpp's ngram-simple it drafts neither the root nor fewer than n tokens, and for m draft tokens nothing
-    before the text has more than n + m + 2.
+    """What followed the last earlier occurrence of the text's last n tokens, of which the text's begin is none. Neither
+    the root is drafted, nor fewer than n tokens, nor m tokens before the text has more than n + m + 2.
     """
 
     traits = Traits(AGAIN, reads_text=True)
