@@ -11,12 +11,18 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 
-from lib.drafters.drafter import Drafter
+from torch import Tensor
+
+from lib.drafters.drafter import Drafter, Wrapper
 from lib.drafters.registry import make
 from lib.engines.environments import Environment
+from lib.trees import shapes
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft, Draws
 
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
 TOLD = 8  # last lines of a log that an error quotes
@@ -171,8 +177,43 @@ class Method:
 
 
 def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
-    """`Method.replays` of a method that drafts as this project's drafter of a kind does."""
-    return lambda pair, tokens: make(kind, pair)
+    """`Method.replays` of a method that drafts as this project's drafter of a kind does, as a chain."""
+    return lambda pair, tokens: FirstBranch(make(kind, pair))
+
+
+class FirstBranch(Wrapper):
+    """Another drafter, of whose drafts the path of first children is kept: look-up drafts a tree for a chain where less
+    text than the chain is long follows a match, and engines take chains alone.
+    """
+
+    target = property(attrgetter("drafter.target"))
+    levels = property(attrgetter("drafter.levels"))
+    traits = property(attrgetter("drafter.traits"))
+
+    def __init__(self, drafter: Drafter):
+        self.drafter = drafter
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        """As `Drafter.start`."""
+        super().start(prompts)
+        self.drafts: list[Draft] = []
+
+    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
+        """One chain per row."""
+        self.drafts = [first_branch(draft) for draft in self.drafter.propose(shape, draws)]
+        return self.drafts
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+        """As `Drafter.commit`."""
+        self.drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
+
+
+def first_branch(draft: Draft) -> Draft:
+    """The path of a draft's first children."""
+    nodes = [ROOT]
+    while below := draft.tree.children(nodes[-1]):
+        nodes.append(below[0])
+    return draft if len(nodes) == draft.tree.size else draft.part(shapes.chain(len(nodes) - 1), nodes)
 
 
 @dataclass(frozen=True)

