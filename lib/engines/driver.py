@@ -17,6 +17,9 @@ from typing import Protocol
 from lib.drafters.drafter import Drafter
 from lib.drafters.registry import make
 from lib.engines.environments import Environment
+from lib.trees.growth.candidates import Growth
+from lib.trees.shapes import chain
+from lib.trees.tree import Tree
 
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
 TOLD = 8  # last lines of a log that an error quotes
@@ -159,7 +162,7 @@ class Method:
     in the form that it reads, without a number of tokens. replays: of a pair and a number of draft tokens, the drafter
     that drafts the same in replay. label: its name in tables. shortens: whether the engine drafts one token less than
     the answer has room for. at_prompt: whether it drafts in the forward pass that reads the prompt too, after its last
-    token.
+    token. shape: what it drafts of a number of draft tokens. alone: whether it drafts for one prompt at a time.
     """
 
     kind: str
@@ -168,6 +171,8 @@ class Method:
     replays: Callable[[object, int], Drafter]
     shortens: bool = False
     at_prompt: bool = False
+    shape: Callable[[int], Tree | Growth] = chain
+    alone: bool = False
 
 
 def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
@@ -178,7 +183,7 @@ def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
 @dataclass(frozen=True)
 class Way:
     """A method with a number of draft tokens; drafter: that drafts the same in replay, None for plain decoding and
-    forced drafts. shortens, at_prompt: as of the method.
+    forced drafts. shortens, at_prompt, alone: as of the method; shape: what it drafts.
     """
 
     label: str
@@ -186,6 +191,8 @@ class Way:
     drafter: Drafter | None = None
     shortens: bool = False
     at_prompt: bool = False
+    shape: Tree | Growth | None = None
+    alone: bool = False
 
     @property
     def tokens(self) -> int:
