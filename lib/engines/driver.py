@@ -20,7 +20,8 @@ from torch import Tensor
 from lib.drafters.drafter import Drafter, Wrapper
 from lib.drafters.registry import make
 from lib.engines.environments import Environment
-from lib.trees import shapes
+from lib.trees.growth.candidates import Growth
+from lib.trees.shapes import chain
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
@@ -165,7 +166,7 @@ class Method:
     in the form that it reads, without a number of tokens. replays: of a pair and a number of draft tokens, the drafter
     that drafts the same in replay. label: its name in tables. shortens: whether the engine drafts one token less than
     the answer has room for. at_prompt: whether it drafts in the forward pass that reads the prompt too, after its last
-    token.
+    token. shape: what it drafts of a number of draft tokens. alone: whether it drafts for one prompt at a time.
     """
 
     kind: str
@@ -174,10 +175,17 @@ class Method:
     replays: Callable[[object, int], Drafter]
     shortens: bool = False
     at_prompt: bool = False
+    shape: Callable[[int], Tree | Growth] = chain
+    alone: bool = False
 
 
 def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
-    """`Method.replays` of a method that drafts as this project's drafter of a kind does, as a chain."""
+    """`Method.replays` of a method that drafts as this project's drafter of a kind does."""
+    return lambda pair, tokens: make(kind, pair)
+
+
+def chains_as(kind: str) -> Callable[[object, int], Drafter]:
+    """The same, of a look-up that may draft a tree for a chain."""
     return lambda pair, tokens: FirstBranch(make(kind, pair))
 
 
@@ -213,13 +221,13 @@ def first_branch(draft: Draft) -> Draft:
     nodes = [ROOT]
     while below := draft.tree.children(nodes[-1]):
         nodes.append(below[0])
-    return draft if len(nodes) == draft.tree.size else draft.part(shapes.chain(len(nodes) - 1), nodes)
+    return draft if len(nodes) == draft.tree.size else draft.part(chain(len(nodes) - 1), nodes)
 
 
 @dataclass(frozen=True)
 class Way:
     """A method with a number of draft tokens; drafter: that drafts the same in replay, None for plain decoding and
-    forced drafts. shortens, at_prompt: as of the method.
+    forced drafts. shortens, at_prompt, alone: as of the method; shape: what it drafts.
     """
 
     label: str
@@ -227,6 +235,8 @@ class Way:
     drafter: Drafter | None = None
     shortens: bool = False
     at_prompt: bool = False
+    shape: Tree | Growth | None = None
+    alone: bool = False
 
     @property
     def tokens(self) -> int:

@@ -9,6 +9,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from lib.drafters.heads.store import check_folder_of
+from lib.engines import head_export
 from lib.engines.driver import Setting
 from lib.engines.environments import HOME
 from lib.models import gguf_files
@@ -43,3 +45,10 @@ def folder(model, target=None) -> Path:
 def with_model(method: str) -> Callable[[object], Setting]:
     """`driver.Method.setting` of a method that drafts with a pair's draft model, which it reads from a folder."""
     return lambda pair: Setting(method, drafter=str(folder(pair.draft_model, pair.target)))
+
+
+def with_head(method: str, **options) -> Callable[[object], Setting]:
+    """The same of a method that drafts with the EAGLE-3 head of a pair's target, in the layout of its authors."""
+    return lambda pair: Setting(method, drafter=str(head_export.write(
+        check_folder_of(pair.target_name, "eagle3"), pair.target, WEIGHTS / f"{pair.target_name}-eagle3")),
+        options=options)

@@ -14,8 +14,6 @@ from safetensors.torch import save_file
 
 from lib.drafters import heads
 from lib.drafters.heads.published import FEATURES, FLAGS
-from lib.drafters.heads.store import check_folder_of
-from lib.engines.exports import WEIGHTS
 from lib.forward.reduced import rows_of
 
 OURS = ("kind", "feature_layers", "own_output", "own_embedding", "architectures", "transformers_version")
@@ -49,8 +47,3 @@ def write(where: str | Path, target, into: Path) -> Path:
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
               into / "model.safetensors")
     return into
-
-
-def exported(pair) -> Path:
-    """The EAGLE-3 head that ships for a pair's target, as `write` writes it, among the weights made for engines."""
-    return write(check_folder_of(pair.target_name, "eagle3"), pair.target, WEIGHTS / f"{pair.target_name}-eagle3")

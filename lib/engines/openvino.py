@@ -4,20 +4,19 @@ drafts as its look-up does, for replay.
 What is said of it holds for 2026.4.
 """
 
-import os
-import subprocess
 import tempfile
 from pathlib import Path
 
 from lib.drafters.drafter import UNKNOWN, merge
 from lib.drafters.lookup import IndexedText
-from lib.engines import environments, exports
-from lib.engines.driver import TOLD, EngineError, Method, Setting, Worker, drafts_as
+from lib.engines import exports
+from lib.engines.driver import PLAIN, Method, Setting, Worker, drafts_as
 from lib.engines.environments import Environment
 from lib.engines.vllm import NgramDrafter
 from lib.engines.writer import LONGEST
 from lib.lab import provenance
 from lib.trees.growth.candidates import Growth
+from lib.trees.growth.rules import Eagle2
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 
@@ -26,10 +25,11 @@ ENVIRONMENT = Environment(
                   "optimum-intel==2.2.0", "optimum==2.3.0", "nncf==3.4.0", "transformers==5.5.4", "torch==2.13.0"),
                  # That of an index may be for another build of torch, and weights are not exported beside it.
                  ("uninstall", "-y", "torchvision")],
-    "Apache-2.0", 1.7, 3, ["weights are exported to OpenVINO's form with PyTorch: its build for processors is enough"])
-LOOKUP, DRAFT_MODEL = "prompt_lookup", "draft_model"
+    "Apache-2.0", 1.7, 3, ["weights are exported to OpenVINO's form with PyTorch: its build for processors is enough",
+                           "in bfloat16 on processors with AMX it needs two threads: with one its process dies"])
+LOOKUP, DRAFT_MODEL, EAGLE3 = "prompt_lookup", "draft_model", "eagle3"
+WIDTH, DEPTH = 4, 4  # of trees: the nodes of a level that get as many children each, and levels
 WEIGHTS = {"float32": "fp32", "bfloat16": "fp16"}  # of the exported files; they are computed with in the number format
-OF_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "vocab*", "merges.txt")
 
 
 class FilledLookupDrafter(NgramDrafter):
@@ -49,15 +49,19 @@ class FilledLookupDrafter(NgramDrafter):
 class OpenVino:
     """The engine: see `driver.Engine`.
 
-    Models are folders in Hugging Face's form, exported at the first start; a drafter without a tokenizer has the
-    target's. A setting's options are members of the engine's `GenerationConfig`: max_ngram_size for look-up.
+    Weights are folders in transformers' layout, or in that of EAGLE's authors, exported at the first start. A setting's
+    options are members of the engine's `GenerationConfig`: max_ngram_size for look-up; branching_factor and tree_depth
+    of an EAGLE-3 head for a tree that grows anew in each round (EAGLE-2), one prompt at a time.
     """
 
     name, environment, batches, idles = "OpenVINO GenAI", ENVIRONMENT, True, False
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_ngram_size": LONGEST}),
                lambda pair, tokens: FilledLookupDrafter(LONGEST)),
-        Method("model", DRAFT_MODEL, exports.with_model(DRAFT_MODEL), drafts_as("model"), True))
+        Method("model", DRAFT_MODEL, exports.with_model(DRAFT_MODEL), drafts_as("model"), True),
+        Method(EAGLE3, EAGLE3, exports.with_head(EAGLE3), drafts_as(EAGLE3), True),
+        Method(EAGLE3, "eagle3/tree", exports.with_head(EAGLE3, branching_factor=WIDTH, tree_depth=DEPTH),
+               drafts_as(EAGLE3), shape=lambda tokens: Eagle2(WIDTH, min(DEPTH, tokens), tokens), alone=True))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`."""
@@ -65,8 +69,7 @@ class OpenVino:
 
     def line(self, setting: Setting) -> str:
         """As `driver.Engine.line`."""
-        values = {"num_assistant_tokens": setting.tokens, **setting.options}
-        options = ", ".join(f"{name}={value}" for name, value in values.items())
+        options = ", ".join(f"{name}={value}" for name, value in options_of(setting).items())
         model = f'draft_model=draft_model({setting.drafter!r}, "CPU")'
         how = "prompt_lookup=True" if setting.method == LOOKUP else model
         return f'LLMPipeline(MODEL, "CPU", {how}); GenerationConfig({options})'
@@ -78,38 +81,32 @@ class OpenVino:
         properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision,
                       "INFERENCE_NUM_THREADS": threads}
         return Worker(
-            self.name, ENVIRONMENT.python, "openvino_worker.py", log, {}, model=str(exported(model, dtype)),
-            method=setting.method, tokens=setting.tokens, options=dict(setting.options),
-            drafter=str(exported(setting.drafter, dtype, model)) if setting.drafter else "",
+            self.name, ENVIRONMENT.python, "openvino_worker.py", log, {}, model=exported(model, dtype, log),
+            method=setting.method, options=options_of(setting),
+            drafter=exported(setting.drafter, dtype, log) if setting.drafter else "",
             properties=properties, batch=batch, batched_tokens=window * batch)
 
 
 OPENVINO = OpenVino()
 
 
-def exported(folder: str, dtype: str, tokenizer: str = "") -> Path:
-    """A model's folder in OpenVINO's form, made of one in Hugging Face's and kept beside the environments.
+def options_of(setting: Setting) -> dict[str, object]:
+    """Members of the engine's `GenerationConfig`; it refuses trees with fewer nodes than levels."""
+    found = {"num_assistant_tokens": setting.tokens, **setting.options} if setting.method != PLAIN else {}
+    return found | {name: min(depth, setting.tokens) for name, depth in found.items() if name == "tree_depth"}
 
-    tokenizer: a folder that has one, for a model without. EngineError with the last lines where it cannot be exported.
+
+def exported(folder: str, dtype: str, log: Path) -> str:
+    """A model's folder in OpenVINO's form, made once of one in transformers' layout or of an EAGLE-3 head's in that of
+    its authors. log: of the exporter. EngineError with its last lines where it fails.
     """
     source, weights = Path(folder).resolve(), WEIGHTS[dtype]
-    place = environments.HOME / "weights" / f"{source.name}-{provenance.file_digest(source)[:12]}-openvino-{weights}"
-    if place.is_dir():
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place.parent) as room:
-        whole = Path(room, source.name)
-        whole.mkdir()
-        for file in [*source.iterdir(), *(file for part in OF_TOKENIZER for file in Path(tokenizer).resolve().glob(part)
-                                          if tokenizer)]:
-            if not (whole / file.name).exists():
-                (whole / file.name).symlink_to(file)
-        command = [str(ENVIRONMENT.python.with_name("optimum-cli")), "export", "openvino", "--model", str(whole),
-                   "--weight-format", weights, "--task", "text-generation-with-past", str(Path(room, "made"))]
-        done = subprocess.run(command, env=os.environ | {"HF_HUB_OFFLINE": "1"}, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT)
-        if done.returncode:
-            raise EngineError(f"{folder} cannot be exported for {OPENVINO.name}:\n"
-                              + "\n".join(done.stdout.splitlines()[-TOLD:]))
-        Path(room, "made").rename(place)
-    return place
+    place = exports.WEIGHTS / f"{source.name}-{provenance.file_digest(source)[:12]}-openvino-{weights}"
+    if not place.is_dir():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place.parent) as room:
+            made = Path(room, "made")
+            Worker("OpenVINO's exporter", ENVIRONMENT.python, "openvino_export.py", log, {"HF_HUB_OFFLINE": "1"},
+                   source=str(source), into=str(made), weights=weights).close()
+            made.rename(place)
+    return str(place)

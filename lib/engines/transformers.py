@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lib.drafters.drafter import merge
+from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import IndexedText
 from lib.engines import exports
-from lib.engines.driver import PLAIN, EngineError, Method, Setting, Worker, drafts_as
+from lib.engines.driver import Method, Setting, Worker
 from lib.engines.environments import Environment
 from lib.engines.vllm import NgramDrafter
 from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
-from lib.verify.draft import Draft
+from lib.verify.draft import Draft, Draws
 
 LOOKUP, ASSISTANT = "prompt_lookup", "assistant_model"
 
@@ -37,7 +38,7 @@ WRITERS = {
 
 
 class CutLookupDrafter(NgramDrafter):
-    """Drafts as the engine's look-up: the tokens after the first occurrence of the text's last tokens, up to the first
+    """Drafts as the engine's look-up: the tokens after the first occurrence of the text's last tokens, before the first
     token that ends a text.
     """
 
@@ -48,7 +49,25 @@ class CutLookupDrafter(NgramDrafter):
     def draft(self, text: IndexedText, shape: Tree | Growth) -> Draft:
         """One chain."""
         root, *found = super().draft(text, shape).token_list
-        return merge(root, [found[: next((at for at, token in enumerate(found) if token in self.stops), None)]])
+        return merge(root, [found[: first_end(found, self.stops)]])
+
+
+class EndedModelDrafter(LanguageModelDrafter):
+    """Drafts as the engine's assistant: a model's chain, up to the first token that ends a text, which it keeps."""
+
+    def __init__(self, model, ends: Sequence[int]):
+        super().__init__(model)
+        self.stops = ends
+
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """One chain for each row."""
+        drafts = [draft.token_list for draft in super().propose(shape, draws)]
+        return [merge(root, [found[: first_end(found, self.stops) + 1]]) for root, *found in drafts]
+
+
+def first_end(tokens: Sequence[int], ends: Sequence[int]) -> int:
+    """The place of the first token that ends a text, or the number of tokens."""
+    return next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
 
 
 class Here(Environment):
@@ -65,7 +84,8 @@ class Transformers:
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_matching_ngram_size": LONGEST}),
                lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), shortens=True, at_prompt=True),
-        Method("model", ASSISTANT, exports.with_model(ASSISTANT), drafts_as("model"), True, True))
+        Method("model", ASSISTANT, exports.with_model(ASSISTANT),
+               lambda pair, tokens: EndedModelDrafter(pair.draft_model, pair.eos_token_ids), True, True))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`."""
@@ -79,10 +99,7 @@ class Transformers:
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
               log: Path) -> Worker:
-        """As `driver.Engine.start`. EngineError for drafts at a batch above 1."""
-        if batch > 1 and setting.method != PLAIN:
-            raise EngineError(f"batch is {batch}, but transformers drafts for one prompt at a time; give 1, or decode "
-                              "plainly")
+        """As `driver.Engine.start`. It drafts for one prompt at a time."""
         return Worker(self.name, self.environment.python, "transformers_worker.py", log,
                       {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}, model=str(model), tokens=setting.tokens,
                       method=setting.method, drafter=setting.drafter, options=dict(setting.options), dtype=dtype,

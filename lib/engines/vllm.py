@@ -15,8 +15,8 @@ import numpy as np
 from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
 from lib.drafters.heads.store import NGRAMS, check_folder_of
 from lib.drafters.lookup import IndexedText, LookupDrafter
-from lib.engines import exports, head_export
-from lib.engines.driver import FORCED, PLAIN, Method, Setting, Worker, drafts_as
+from lib.engines import exports
+from lib.engines.driver import FORCED, PLAIN, Method, Setting, Worker, chains_as, drafts_as
 from lib.engines.environments import Environment
 from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.trees.growth.candidates import Growth
@@ -215,9 +215,8 @@ class Vllm:
                lambda pair, tokens: NgramDrafter(**LOOKUP)),
         Method("sam", "suffix", lambda pair: Setting("suffix"), lambda pair, tokens: SuffixDrafter()),
         Method("model", "draft_model", exports.with_model("draft_model"), drafts_as("model")),
-        Method("eagle3", "eagle3", lambda pair: Setting("eagle3", drafter=str(head_export.exported(pair))),
-               drafts_as("eagle3")),
-        *(Method(kind, f"custom_class/{kind}", partial(custom, kind), drafts_as(spec)) for kind, spec in
+        Method("eagle3", "eagle3", exports.with_head("eagle3"), drafts_as("eagle3")),
+        *(Method(kind, f"custom_class/{kind}", partial(custom, kind), chains_as(spec)) for kind, spec in
           (("sam", "sam"), ("ngrams", "ngrams"), ("combined", "combined:behind=ngrams"))))
 
     def weights(self, target, dtype: str) -> str:

@@ -31,7 +31,6 @@ from lib.replay import log_lines
 from lib.replay.logs import tokenised
 from lib.replay.recording import read
 from lib.replay.simulated import Recorded, rounds
-from lib.trees import shapes
 
 NODES = (0, 1, 2, 4, 7, 8, 15, 16)  # draft tokens of forced rounds: both sides of the steps that checks may have. An
 # engine whose rounds without a draft cost a plain step begins with 1.
@@ -79,7 +78,8 @@ class Bench:
 
     def batches_of(self, way: Way) -> Sequence[int]:
         """The batch sizes at which the engine can decode with a way."""
-        return [batch for batch in self.batches if batch == 1 or self.chosen.engine.batches or way.drafter is None]
+        together = way.label == PLAIN or self.chosen.engine.batches and not way.alone
+        return [batch for batch in self.batches if batch == 1 or together]
 
     def names(self, rows: Sequence[int]) -> str:
         """The names of prompts, as one text."""
@@ -192,7 +192,7 @@ def rounds_of(way: Way, known: Recorded) -> list[np.ndarray]:
         last = np.array([prompt[-1:].tolist() for prompt in known.prompts])
         known = Recorded(replace(known.trace, tokens=np.concatenate([last, known.trace.tokens], axis=1),
                                  lengths=known.trace.lengths + 1), [prompt[:-1] for prompt in known.prompts])
-    walk = rounds(known, way.drafter, shapes.chain(way.tokens))
+    walk = rounds(known, way.drafter, way.shape)
     left = known.trace.lengths[walk.rows] - walk.starts - 1 if way.shortens else way.tokens
     drafted = np.minimum(walk.drafted, left)
     both = np.stack([drafted, np.minimum(walk.accepted, drafted)], axis=1)
@@ -213,8 +213,9 @@ def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator)
     """
     plain, forced = Way(PLAIN, Setting()), Way(FORCED, Setting(FORCED, max(NODES)))
     table = bench.store.open("engine_costs")
-    points = [(batch, way.name, nodes) for batch in bench.batches
-              for way, counts in ((plain, (0,)), (forced, NODES[not bench.chosen.engine.idles :])) for nodes in counts]
+    points = [(batch, way.name, nodes)
+              for way, counts in ((plain, (0,)), (forced, NODES[not bench.chosen.engine.idles :]))
+              for batch in bench.batches_of(way) for nodes in counts]
     missing = [point for point in points if (bench.spec, *point) not in table.keys()]
     times = {point: [] for point in missing}
     with bench.running(*[plain, forced] if missing else []) as engines:

@@ -14,7 +14,7 @@ OUTWEIGHED = 1e9  # a penalty that lets no token come again
 running = {}  # the pipeline and how it drafts, once it has started
 
 
-def start(model, method, tokens, drafter, options, properties, batch, batched_tokens):
+def start(model, method, drafter, options, properties, batch, batched_tokens):
     """Makes the pipeline; keys and values of earlier prompts are not kept."""
     scheduler = genai.SchedulerConfig()
     scheduler.enable_prefix_caching, scheduler.max_num_seqs = False, batch
@@ -23,10 +23,10 @@ def start(model, method, tokens, drafter, options, properties, batch, batched_to
     if drafter:
         drafting["draft_model"] = genai.draft_model(drafter, "CPU", **properties)
     running["pipeline"] = genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {**properties, **drafting})
-    running.update(method=method, tokens=tokens, options=options, fits=bool(drafter))
+    running.update(method=method, options=options, fits=bool(drafter) and "tree_depth" not in options)
 
 
-def configuration(new_tokens, ends, tokens):
+def configuration(new_tokens, ends, drafted):
     """Of a request.
 
     Look-up fills its drafts up with token -1, which is never accepted. Where it may not repeat a token, it finds no
@@ -36,8 +36,8 @@ def configuration(new_tokens, ends, tokens):
     settings.max_new_tokens, settings.apply_chat_template, settings.ignore_eos = new_tokens, False, not ends
     if ends:
         settings.eos_token_id, settings.stop_token_ids = ends[0], set(ends)
-    if running["method"] != "plain":
-        settings.num_assistant_tokens = tokens
+    if drafted is not None:
+        settings.num_assistant_tokens = drafted
     if running["method"] == "forced":
         settings.max_ngram_size, settings.repetition_penalty = 1, OUTWEIGHED
     return settings
@@ -47,11 +47,15 @@ def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together.
 
     The engine's own counters leave out the last round of a request. So rounds are counted by the tokens that they
-    give: look-up always drafts so many, a draft model fewer where they would not fit before the last token.
+    give: look-up and trees always have so many draft tokens, a draft model's or head's chain fewer where they would not
+    fit before the last token.
     """
-    pipeline, counted, texts, prefill = running["pipeline"], Counter(), [[] for _ in prompts], None
-    tokens = running["tokens"] if drafted is None else drafted
-    settings, accepted = configuration(new_tokens, ends, tokens), [0] * tokens
+    pipeline, counted, texts, prefill = running["pipeline"], Counter(drafts=0, drafted=0), [[] for _ in prompts], None
+    settings = configuration(new_tokens, ends, drafted)
+    if settings.is_tree_search() and len(prompts) > 1:  # it fails as soon as the first of them ends
+        raise ValueError(f"trees are drafted for one prompt at a time, not for {len(prompts)}; give one")
+    tokens = settings.num_assistant_tokens or 0
+    accepted = [0] * tokens
     began = time.perf_counter()
     handles = [pipeline.add_request(place, openvino.Tensor(np.array([prompt], dtype=np.int64)), settings)
                for place, prompt in enumerate(prompts)]

@@ -4,37 +4,41 @@ import time
 
 import torch
 from channel import serve
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM
 from transformers.generation.candidate_generator import CandidateGenerator
-from transformers.generation.streamers import BaseStreamer
 
 NEVER = 0  # the token that forced drafts consist of; the target may not choose it then
 running = {}  # the model and how it drafts, once it has started
 
 
-class Clock(BaseStreamer):
-    """When the prompts came, and the tokens of each forward pass."""
-
-    def __init__(self):
-        self.times = []
+class Clock(list):
+    """A streamer: when the prompts came, and the tokens of each forward pass."""
 
     def put(self, value):
         """Notes the time."""
-        self.times.append(time.perf_counter())
+        self.append(time.perf_counter())
 
     def end(self):
         """Nothing is held back."""
 
 
-class Forced(CandidateGenerator):
-    """Drafts so many tokens, of which none is accepted."""
+class Counted(CandidateGenerator):
+    """Drafts as another generator, or as many NEVER as are forced; notes each round's draft and accepted tokens."""
 
-    def __init__(self, tokens):
-        self.tokens = tokens
+    def __init__(self, generator):
+        self.generator = generator
 
     def get_candidates(self, input_ids, **context):
-        """The text with its draft, and no scores."""
-        return torch.cat([input_ids, input_ids.new_full((1, self.tokens), NEVER)], dim=1), None
+        """The text with its draft, and scores if there are any."""
+        if running["method"] != "forced":
+            return self.generator.get_candidates(input_ids, **context)
+        return torch.cat([input_ids, input_ids.new_full((1, running["drafted"]), NEVER)], dim=1), None
+
+    def update_candidate_strategy(self, input_ids, scores, num_matches):
+        """Tells of a check, whose scores are those of the draft tokens and one more."""
+        running["rounds"].append((scores.shape[1] - 1, num_matches))
+        self.generator.update_candidate_strategy(input_ids, scores, num_matches)
 
 
 def without_never(input_ids, scores):
@@ -46,61 +50,46 @@ def without_never(input_ids, scores):
 def start(model, method, tokens, drafter, options, dtype, threads):
     """Loads target and assistant."""
     torch.set_num_threads(threads)
-    loaded = [AutoModelForCausalLM.from_pretrained(place, dtype=dtype).eval() for place in (model, drafter) if place]
-    loaded[0].generation_config.eos_token_id = None  # each call tells its own
-    running.update(zip(("model", "assistant"), loaded), method=method, options=options, tokens=tokens)
-    choose = loaded[0]._get_candidate_generator
-    loaded[0]._get_candidate_generator = lambda **context: counted(choose(**context))
+    target, *assistant = (AutoModelForCausalLM.from_pretrained(place, dtype=dtype) for place in (model, drafter)
+                          if place)
+    target.generation_config.eos_token_id = None  # each call tells its own
+    choose = target._get_candidate_generator
+    target._get_candidate_generator = lambda **context: Counted(choose(**context))
+    running.update(target=target, assistant=assistant, method=method, tokens=tokens, options=options)
 
 
-def counted(generator):
-    """A candidate generator, in whose place the forced one may be, that notes of each round the draft and accepted
-    tokens.
-    """
-    if running["method"] == "forced":
-        generator = Forced(running["forced"])
-    learn = generator.update_candidate_strategy
-
-    def update_candidate_strategy(input_ids, scores, num_matches):
-        running["rounds"].append((scores.shape[1] - 1, num_matches))
-        learn(input_ids, scores, num_matches)
-
-    generator.update_candidate_strategy = update_candidate_strategy
-    return generator
-
-
-def drafting(tokens):
+def drafting(drafted):
     """The keywords of `generate` that set how it drafts."""
     if running["method"] == "plain":
         return {}
-    if "assistant" not in running:
-        return {"prompt_lookup_num_tokens": tokens}
-    running["assistant"].generation_config.update(num_assistant_tokens=tokens, num_assistant_tokens_schedule="constant",
-                                                  assistant_confidence_threshold=0.0)
-    return {"assistant_model": running["assistant"]}
+    for assistant in running["assistant"]:
+        assistant.generation_config.update(num_assistant_tokens=drafted, num_assistant_tokens_schedule="constant",
+                                           assistant_confidence_threshold=0.0)
+        return {"assistant_model": assistant}
+    forced = {"logits_processor": [without_never]} if running["method"] == "forced" else {}
+    return {"prompt_lookup_num_tokens": drafted, **forced}
 
 
 @torch.inference_mode()
 def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together."""
-    longest, clock = max(map(len, prompts)), Clock()
-    texts = torch.tensor([[NEVER] * (longest - len(prompt)) + prompt for prompt in prompts])
-    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    tokens = running["tokens"] if drafted is None else drafted
-    running.update(rounds=[], forced=tokens)
-    forced = {"logits_processor": [without_never]} if running["method"] == "forced" else {}
+    if len(prompts) > 1 and running["method"] != "plain":
+        raise ValueError(f"transformers drafts for one prompt at a time, not for {len(prompts)}; give one")
+    texts, mask = (pad_sequence([make(torch.tensor(prompt)) for prompt in prompts], True, NEVER, "left")
+                   for make in (torch.clone, torch.ones_like))
+    drafted, rounds, clock = running["tokens"] if drafted is None else drafted, [], Clock()
+    running.update(rounds=rounds, drafted=drafted)
     began = time.perf_counter()
-    written = running["model"].generate(
+    written = running["target"].generate(
         texts, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, eos_token_id=ends or None,
-        pad_token_id=NEVER, streamer=clock, **running["options"], **drafting(tokens), **forced)
-    seconds = time.perf_counter() - began
-    reply = {"tokens": [until(row, ends) for row in written[:, longest:].tolist()], "seconds": seconds,
-             "prefill": clock.times[1] - began}
+        pad_token_id=NEVER, streamer=clock, **running["options"], **drafting(drafted))
+    reply = {"seconds": time.perf_counter() - began, "prefill": clock[1] - began,
+             "tokens": [until(row, ends) for row in written[:, texts.shape[1] :].tolist()]}
     if running["method"] == "plain":
         return reply
-    rounds = [(drafted, matches) for drafted, matches in running["rounds"] if drafted]
-    return {**reply, "drafts": len(rounds), "drafted": sum(drafted for drafted, _ in rounds),
-            "accepted": [sum(matches > place for _, matches in rounds) for place in range(tokens)]}
+    lengths = [length for length, _ in rounds if length]
+    return {**reply, "drafts": len(lengths), "drafted": sum(lengths),
+            "accepted": [sum(matches > place for _, matches in rounds) for place in range(drafted)]}
 
 
 def until(text, ends):

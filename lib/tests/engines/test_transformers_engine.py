@@ -1,0 +1,79 @@
+"""transformers as an engine: its worker on small models counts what replay counts; its look-up as its own drafts."""
+
+import importlib
+from copy import deepcopy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from lib.engines import driver
+from lib.engines.transformers import CutLookupDrafter, EndedModelDrafter
+from lib.replay.recording import read
+from lib.replay.simulated import Recorded, rounds
+from lib.tests import small_models
+from lib.trees import shapes
+
+TARGET = small_models.llama(3)
+MODELS = {"target": TARGET, "drafter": small_models.related(TARGET, 4, 0.3)}
+PROMPTS, TOKENS, DRAFTED = small_models.prompts(5, (9, 6, 12)), 24, 3
+
+
+@pytest.fixture
+def decode(monkeypatch):
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda name, dtype: deepcopy(MODELS[name]))
+    monkeypatch.syspath_prepend(Path(driver.__file__).with_name("workers"))
+    worker = importlib.import_module("transformers_worker")
+
+    def decode(method, *prompts, tokens=TOKENS, drafter="", ends=(), drafted=None, **options):
+        worker.start("target", method, DRAFTED, drafter, options, torch.float64, torch.get_num_threads())
+        return worker.decode([prompt.tolist() for prompt in prompts], tokens, list(ends), drafted)
+
+    return decode
+
+
+@pytest.mark.parametrize("method, name, drafter, options", [
+    ("prompt_lookup", "", CutLookupDrafter(2), {"max_matching_ngram_size": 2}),
+    ("assistant_model", "drafter", EndedModelDrafter(MODELS["drafter"], [0]), {})])
+def test_rounds_start_at_the_prompts_last_token_and_are_those_of_replay(decode, method, name, drafter, options):
+    """Look-up gives a draft its whole length wherever a token fits; a draft model shortens it to what fits."""
+    for prompt in PROMPTS:
+        (text,) = decode("plain", prompt, tokens=TOKENS + DRAFTED + 1)["tokens"]
+        found = decode(method, prompt, drafter=name, **options)
+        trace = read(None, {}, [prompt[:-1]], [[int(prompt[-1]), *text]], names=["a"], kinds=["a"], limit=TOKENS)
+        walk = rounds(Recorded(trace, [prompt[:-1]]), drafter, shapes.chain(DRAFTED))
+        room = TOKENS - 1 - walk.starts
+        sizes = np.minimum(walk.drafted, room) if name else walk.drafted * (room > 0)
+        assert found["tokens"] == [text[:TOKENS]] and found["prefill"] < found["seconds"]
+        assert (found["drafts"], found["drafted"]) == ((sizes > 0).sum(), sizes.sum())
+        assert found["accepted"] == [(np.minimum(walk.accepted, room) > place).sum() for place in range(DRAFTED)]
+
+
+def test_forced_drafts_are_never_accepted_and_each_round_gives_a_token(decode):
+    found = decode("forced", PROMPTS[0], drafted=5)
+    assert (found["drafts"], found["drafted"], found["accepted"]) == (TOKENS, 5 * TOKENS, [0] * 5)
+    assert 0 not in found["tokens"][0], "the token that is drafted"
+
+
+def test_prompts_are_decoded_together_plainly_and_one_by_one_with_drafts(decode):
+    texts = [decode("plain", prompt)["tokens"][0] for prompt in PROMPTS]
+    end = texts[1][4]
+    assert decode("plain", *PROMPTS, ends=[end])["tokens"] == [
+        text[: text.index(end) + 1] if end in text else text for text in texts]
+    with pytest.raises(ValueError, match="one prompt at a time, not for 3"):
+        decode("prompt_lookup", *PROMPTS)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=30), st.integers(1, 4), st.integers(1, 5),
+       st.sets(st.integers(0, 4), max_size=2))
+def test_look_up_drafts_as_transformers_does(text, longest, count, ends):
+    own = PromptLookupCandidateGenerator(torch.tensor(sorted(ends)) if ends else None, count, longest, max_length=99)
+    (known := (drafter := CutLookupDrafter(longest, ends)).new_text()).extend(text)
+    theirs = own.get_candidates(torch.tensor([text]))[0][0, len(text) :].tolist()
+    assert drafter.draft(known, shapes.chain(count)).tokens.tolist()[1:] == theirs
