@@ -208,8 +208,8 @@ def after_prefill(way: Way, own: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator) -> pd.DataFrame:
-    """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then what each
-    method's drafting adds to a round.
+    """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then what drafting
+    with a model adds to a round.
     """
     plain, forced = Way(PLAIN, Setting()), Way(FORCED, Setting(FORCED, max(NODES)))
     table = bench.store.open("engine_costs")
@@ -237,8 +237,10 @@ def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator)
 
 
 def calibrating(ways: Sequence[Way]) -> list[Way]:
-    """Of each method the ways with the fewest and with the most draft tokens."""
-    ordered = sorted(ways, key=lambda way: way.tokens)
+    """Of each method that drafts with a model the ways with the fewest and with the most draft tokens; reading the text
+    takes no time beside a step.
+    """
+    ordered = sorted((way for way in ways if not way.drafter.traits.reads_text), key=lambda way: way.tokens)
     ends = [{way.label: way for way in order} for order in (ordered[::-1], ordered)]
     return list({way.name: way for of_label in ends for way in of_label.values()}.values())
 
