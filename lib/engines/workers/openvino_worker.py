@@ -47,8 +47,8 @@ def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together.
 
     The engine's own counters leave out the last round of a request. So rounds are counted by the tokens that they
-    give: look-up and trees always have so many draft tokens, a draft model's or head's chain fewer where they would not
-    fit before the last token.
+    give: look-up and trees have all their draft tokens as long as one fits before the answer's last, the chain of a
+    draft model or head as many as fit.
     """
     pipeline, counted, texts, prefill = running["pipeline"], Counter(drafts=0, drafted=0), [[] for _ in prompts], None
     settings = configuration(new_tokens, ends, drafted)
@@ -64,8 +64,8 @@ def decode(prompts, new_tokens, ends, drafted):
         for handle, text in zip(handles, texts):
             new = [token for output in iter_read(handle) for token in output.generated_ids]
             if text and new:
-                room = min(tokens, new_tokens - len(text) - 1) if running["fits"] else tokens
-                counted.update(drafts=room > 0, drafted=room)
+                room = new_tokens - len(text) - 1
+                counted.update(drafts=room > 0, drafted=min(tokens, room) if running["fits"] else tokens * (room > 0))
                 for place in range(len(new) - 1):
                     accepted[place] += 1
             text += new
