@@ -1,6 +1,4 @@
-"""OpenVINO GenAI with one setting, whose pipeline is stepped here, so that each round is seen; prompts and answers are
-token ids.
-"""
+"""OpenVINO GenAI with one setting, whose pipeline is stepped here, so that each round is seen, on token ids."""
 
 import time
 from collections import Counter
@@ -62,7 +60,9 @@ def decode(prompts, new_tokens, ends, drafted):
     while pipeline.has_non_finished_requests():
         pipeline.step()
         for handle, text in zip(handles, texts):
-            new = [token for output in iter_read(handle) for token in output.generated_ids]
+            new = []
+            while handle.can_read():
+                new += [token for output in handle.read().values() for token in output.generated_ids]
             if text and new:
                 room = new_tokens - len(text) - 1
                 counted.update(drafts=room > 0, drafted=min(tokens, room) if running["fits"] else tokens * (room > 0))
@@ -75,12 +75,6 @@ def decode(prompts, new_tokens, ends, drafted):
     if not all(texts):
         raise RuntimeError(f"{texts.count([])} of {len(texts)} prompts got no token; give shorter prompts or fewer")
     return reply if running["method"] == "plain" else {**reply, **counted, "accepted": accepted}
-
-
-def iter_read(handle):
-    """What a request has given since it was read last."""
-    while handle.can_read():
-        yield from handle.read().values()
 
 
 if __name__ == "__main__":
