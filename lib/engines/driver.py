@@ -166,7 +166,8 @@ class Method:
     in the form that it reads, without a number of tokens. replays: of a pair and a number of draft tokens, the drafter
     that drafts the same in replay. label: its name in tables. shortens: whether the engine drafts one token less than
     the answer has room for. at_prompt: whether it drafts in the forward pass that reads the prompt too, after its last
-    token. shape: what it drafts of a number of draft tokens. alone: whether it drafts for one prompt at a time.
+    token. shape: what it drafts of a number of draft tokens. alone: whether it drafts for one prompt at a time. cuts:
+    whether it drafts its number of tokens as long as the answer has room for one, and counts those accepted that fit.
     """
 
     kind: str
@@ -177,6 +178,7 @@ class Method:
     at_prompt: bool = False
     shape: Callable[[int], Tree | Growth] = chain
     alone: bool = False
+    cuts: bool = False
 
 
 def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
@@ -227,7 +229,7 @@ def first_branch(draft: Draft) -> Draft:
 @dataclass(frozen=True)
 class Way:
     """A method with a number of draft tokens; drafter: that drafts the same in replay, None for plain decoding and
-    forced drafts. shortens, at_prompt, alone: as of the method; shape: what it drafts.
+    forced drafts. shortens, at_prompt, alone, cuts: as of the method; shape: what it drafts.
     """
 
     label: str
@@ -237,6 +239,7 @@ class Way:
     at_prompt: bool = False
     shape: Tree | Growth | None = None
     alone: bool = False
+    cuts: bool = False
 
     @property
     def tokens(self) -> int:

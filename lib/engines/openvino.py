@@ -57,11 +57,12 @@ class OpenVino:
     name, environment, batches, idles = "OpenVINO GenAI", ENVIRONMENT, True, False
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_ngram_size": LONGEST}),
-               lambda pair, tokens: FilledLookupDrafter(LONGEST)),
+               lambda pair, tokens: FilledLookupDrafter(LONGEST), cuts=True),
         Method("model", DRAFT_MODEL, exports.with_model(DRAFT_MODEL), drafts_as("model"), True),
         Method(EAGLE3, EAGLE3, exports.with_head(EAGLE3), drafts_as(EAGLE3), True),
         Method(EAGLE3, "eagle3/tree", exports.with_head(EAGLE3, branching_factor=WIDTH, tree_depth=DEPTH),
-               drafts_as(EAGLE3), shape=lambda tokens: Eagle2(WIDTH, min(DEPTH, tokens), tokens), alone=True))
+               drafts_as(EAGLE3), shape=lambda tokens: Eagle2(WIDTH, min(DEPTH, tokens), tokens), alone=True,
+               cuts=True))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`."""

@@ -63,4 +63,4 @@ def ways(method: Method, pair, lengths: list[int]) -> list[Way]:
     """A method with each of these numbers of draft tokens, for a pair."""
     setting = method.setting(pair)
     return [Way(method.label, replace(setting, tokens=length), method.replays(pair, length), method.shortens,
-                method.at_prompt, method.shape(length), method.alone) for length in lengths]
+                method.at_prompt, method.shape(length), method.alone, method.cuts) for length in lengths]

@@ -83,7 +83,7 @@ class Transformers:
     environment = Here("transformers", (), "Apache-2.0", 0, 0)
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_matching_ngram_size": LONGEST}),
-               lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), shortens=True, at_prompt=True),
+               lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), at_prompt=True, cuts=True),
         Method("model", ASSISTANT, exports.with_model(ASSISTANT),
                lambda pair, tokens: EndedModelDrafter(pair.draft_model, pair.eos_token_ids), True, True))
 

@@ -151,7 +151,8 @@ def study(bench: Bench, ways: Sequence[Way], further: Sequence[str], rng: np.ran
     """
     written = plain_texts(bench)
     of_part = {part: recorded(bench, written, rows) for part, rows in bench.parts.items()}
-    replayed = {(way.name, part): rounds_of(way, known) for way in ways for part, known in of_part.items()}
+    replayed = {(way.name, part): rounds_of(way, known, bench.new_tokens)
+                for way in ways for part, known in of_part.items()}
     steps = Steps.of(curve(bench, ways, replayed, rng))
     foreseen = predicted(bench, ways, replayed, written, steps)
     by_name = {way.name: way for way in ways}
@@ -186,16 +187,20 @@ def recorded(bench: Bench, written: Written, rows: Sequence[int]) -> Recorded:
     return Recorded(replace(trace, lengths=np.array([written.lengths[row] - 1 for row in rows])), known.ids)
 
 
-def rounds_of(way: Way, known: Recorded) -> list[np.ndarray]:
-    """By prompt int64[R, 2]: the draft tokens and the accepted ones of each round, by replay of the plain text."""
+def rounds_of(way: Way, known: Recorded, new_tokens: int) -> list[np.ndarray]:
+    """By prompt int64[R, 2]: the draft tokens and the accepted ones of each round, by replay of the plain text.
+
+    new_tokens: the limit of an answer. That a text ends earlier no draft is shortened for.
+    """
     if way.at_prompt:  # the prompt's last token is the first root
         last = np.array([prompt[-1:].tolist() for prompt in known.prompts])
         known = Recorded(replace(known.trace, tokens=np.concatenate([last, known.trace.tokens], axis=1),
                                  lengths=known.trace.lengths + 1), [prompt[:-1] for prompt in known.prompts])
     walk = rounds(known, way.drafter, way.shape)
-    left = known.trace.lengths[walk.rows] - walk.starts - 1 if way.shortens else way.tokens
-    drafted = np.minimum(walk.drafted, left)
-    both = np.stack([drafted, np.minimum(walk.accepted, drafted)], axis=1)
+    room = new_tokens - (2 - way.at_prompt) - walk.starts
+    drafted = np.minimum(walk.drafted, room) if way.shortens else walk.drafted * (room > 0 if way.cuts else 1)
+    kept = known.trace.lengths[walk.rows] - walk.starts - 1
+    both = np.stack([drafted, np.minimum(walk.accepted, kept) if way.shortens or way.cuts else walk.accepted], axis=1)
     return [both[walk.rows == row] for row in range(len(known.prompts))]
 
 

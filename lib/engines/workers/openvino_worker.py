@@ -1,6 +1,4 @@
-"""OpenVINO GenAI with one setting, whose pipeline is stepped here, so that each round is seen; prompts and answers are
-token ids.
-"""
+"""OpenVINO GenAI with one setting, whose pipeline is stepped here, so that each round is seen, on token ids."""
 
 import time
 from collections import Counter
@@ -47,8 +45,8 @@ def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together.
 
     The engine's own counters leave out the last round of a request. So rounds are counted by the tokens that they
-    give: look-up and trees always have so many draft tokens, a draft model's or head's chain fewer where they would not
-    fit before the last token.
+    give: look-up and trees have all their draft tokens as long as one fits before the answer's last, the chain of a
+    draft model or head as many as fit.
     """
     pipeline, counted, texts, prefill = running["pipeline"], Counter(drafts=0, drafted=0), [[] for _ in prompts], None
     settings = configuration(new_tokens, ends, drafted)
@@ -62,10 +60,12 @@ def decode(prompts, new_tokens, ends, drafted):
     while pipeline.has_non_finished_requests():
         pipeline.step()
         for handle, text in zip(handles, texts):
-            new = [token for output in iter_read(handle) for token in output.generated_ids]
+            new = []
+            while handle.can_read():
+                new += [token for output in handle.read().values() for token in output.generated_ids]
             if text and new:
-                room = min(tokens, new_tokens - len(text) - 1) if running["fits"] else tokens
-                counted.update(drafts=room > 0, drafted=room)
+                room = new_tokens - len(text) - 1
+                counted.update(drafts=room > 0, drafted=min(tokens, room) if running["fits"] else tokens * (room > 0))
                 for place in range(len(new) - 1):
                     accepted[place] += 1
             text += new
@@ -75,12 +75,6 @@ def decode(prompts, new_tokens, ends, drafted):
     if not all(texts):
         raise RuntimeError(f"{texts.count([])} of {len(texts)} prompts got no token; give shorter prompts or fewer")
     return reply if running["method"] == "plain" else {**reply, **counted, "accepted": accepted}
-
-
-def iter_read(handle):
-    """What a request has given since it was read last."""
-    while handle.can_read():
-        yield from handle.read().values()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""transformers' `generate` with one setting; prompts and answers are token ids."""
+"""transformers' `generate` with one setting, on token ids."""
 
 import time
 
@@ -84,17 +84,13 @@ def decode(prompts, new_tokens, ends, drafted):
         texts, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, eos_token_id=ends or None,
         pad_token_id=NEVER, streamer=clock, **running["options"], **drafting(drafted))
     reply = {"seconds": time.perf_counter() - began, "prefill": clock[1] - began,
-             "tokens": [until(row, ends) for row in written[:, texts.shape[1] :].tolist()]}
+             "tokens": [row[: next((place + 1 for place, token in enumerate(row) if token in ends), None)]
+                        for row in written[:, texts.shape[1] :].tolist()]}
     if running["method"] == "plain":
         return reply
     lengths = [length for length, _ in rounds if length]
     return {**reply, "drafts": len(lengths), "drafted": sum(lengths),
             "accepted": [sum(matches > place for _, matches in rounds) for place in range(drafted)]}
-
-
-def until(text, ends):
-    """A text up to the first of these tokens, which it keeps."""
-    return text[: next((place + 1 for place, token in enumerate(text) if token in ends), None)]
 
 
 if __name__ == "__main__":
