@@ -213,8 +213,8 @@ def after_prefill(way: Way, own: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator) -> pd.DataFrame:
-    """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then what drafting
-    with a model adds to a round.
+    """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then what
+    drafting with a model adds to a round.
     """
     plain, forced = Way(PLAIN, Setting()), Way(FORCED, Setting(FORCED, max(NODES)))
     table = bench.store.open("engine_costs")

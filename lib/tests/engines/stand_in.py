@@ -7,8 +7,9 @@ import torch
 
 from lib.decoding import generate
 from lib.drafters.drafter import NoDrafter
+from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.engines.driver import FORCED, Decoded, EngineError, Method, Setting
+from lib.engines.driver import FORCED, Decoded, EngineError, Method, Setting, drafts_as
 
 PREFILL, DRAFTING = 5.0, 0.2
 
@@ -25,7 +26,9 @@ class StandIn:
     calls: float = float("inf")
     started: list[Setting] = field(default_factory=list)
     environment, batches, idles = None, True, True
-    methods = (Method("lookup", "ngram", lambda pair: Setting("ngram"), lambda pair, tokens: LookupDrafter()),)
+    methods = (Method("lookup", "ngram", lambda pair: Setting("ngram"), lambda pair, tokens: LookupDrafter()),
+               Method("model", "draft_model", lambda pair: Setting("draft_model", drafter=pair.draft_model),
+                      drafts_as("model")))
 
     def weights(self, target, dtype: str):
         return target
@@ -58,12 +61,14 @@ class Running:
         def observe(rows, made, decisions):
             sizes = [draft.tree.budget for draft in made]
             drafts.extend((size, len(kept)) for size, (kept, _) in zip(sizes, decisions))
-            clock.append(seconds(len(rows), sum(sizes), self.setting.tokens > 0) + DRAFTING * any(sizes))
+            clock.append(seconds(len(rows), sum(sizes), self.setting.tokens > 0)
+                         + DRAFTING * self.setting.tokens * bool(self.setting.drafter))
 
         widest = max(map(len, prompts))
         rows = [[0] * (widest - len(prompt)) + list(prompt) for prompt in prompts]
         mask = [[0] * (widest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-        drafter = LookupDrafter() if self.setting.tokens else NoDrafter()
+        drafter = (LanguageModelDrafter(self.setting.drafter) if self.setting.drafter else
+                   LookupDrafter() if self.setting.tokens else NoDrafter())
         done = generate(self.target, drafter, torch.tensor(rows), shape=f"chain:{self.setting.tokens}",
                         attention_mask=torch.tensor(mask), max_new_tokens=new_tokens, eos_token_id=list(ends) or None,
                         observe=observe)

@@ -10,9 +10,9 @@ from lib.lab.chapter import Store
 from lib.measure import engines
 from lib.tests.engines.stand_in import StandIn
 
-SETTINGS = dict(engine=["stand-in"], target="base", drafters=["lookup"], log="", prompts="", choose_prompts=1,
-                judge_prompts=1, new_tokens=12, batches=[1, 2], lengths=[1, 2, 4], further=["ngram:4"], threads=1,
-                seed=0, device="cpu")
+SETTINGS = dict(engine=["stand-in"], target="base", drafters=["lookup", "tiny-base"], log="", prompts="",
+                choose_prompts=1, judge_prompts=1, new_tokens=12, batches=[1, 2], lengths=[1, 2, 4],
+                further=["ngram:4", "draft_model:2"], threads=1, seed=0, device="cpu")
 
 
 @pytest.fixture
@@ -34,12 +34,13 @@ def test_prediction_by_replay_and_costs_is_what_the_engine_measures_and_counts(e
     assert (runs["apart"] == "").all()
     costs = tables.read(tmp_path, "engine_costs").set_index(["batch", "method", "nodes"])["ms"]
     assert costs[1, "plain", 0] == pytest.approx(1100) and costs[2, "forced", 4] == pytest.approx(1700)
-    assert costs[1, "ngram", 4] == pytest.approx(200, abs=1e-6)
+    assert costs[1, "draft_model", 4] == pytest.approx(800) and "ngram" not in costs.index.levels[1]
     by_way = timed.set_index(["batch", "way"])
-    own = alone[alone["way"] == "ngram:4"]
-    plain = runs[(runs["way"] == PLAIN) & (runs["batch"] == 1) & runs["call"].isin(own["call"])]
-    speed = (plain["seconds"] - plain["prefill"]).sum() / (own["seconds"] - own["prefill"]).sum()
-    assert by_way.loc[(1, "ngram:4"), "replayed"] == pytest.approx(speed)
+    for way in ("ngram:4", "draft_model:2"):
+        own = alone[alone["way"] == way]
+        plain = runs[(runs["way"] == PLAIN) & (runs["batch"] == 1) & (runs["turn"] == own["turn"].iloc[0])]
+        speed = (plain["seconds"] - plain["prefill"]).sum() / (own["seconds"] - own["prefill"]).sum()
+        assert by_way.loc[(1, way), "replayed"] == pytest.approx(speed)
     assert (ways.groupby("batch")["recommended"].sum() <= 1).all()
     advice = {one.batch: one for one in engines.advised(ways)}
     assert set(advice) == {1, 2} and advice[1].predicted >= 0.98 * ways.loc[ways["batch"] == 1, "predicted"].max()
