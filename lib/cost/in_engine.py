@@ -117,7 +117,12 @@ def beside(ways: pd.DataFrame, name: str) -> list[str]:
 
 
 def as_costs(rows: pd.DataFrame, path: Path) -> None:
-    """Writes an engine's curve as a table of costs that `served.read_costs` reads."""
-    forced = rows[(rows["method"] == PLAIN) | (rows["method"] == FORCED) & (rows["nodes"] > 0)]
-    costs = forced.rename(columns={"ms": "check_ms"})[["batch", "nodes", "check_ms"]].sort_values(["batch", "nodes"])
+    """Writes the rows of "engine_costs" of one engine as a table of costs that `served.read_costs` reads, with the mean
+    time of a draft model's forward pass where one was timed.
+    """
+    checks = rows[(rows["method"] == PLAIN) | (rows["method"] == FORCED) & (rows["nodes"] > 0)]
+    models = rows[rows["method"].isin(["draft_model", "draft-simple", "assistant_model"])]
+    passes = (models["ms"].clip(lower=1e-3) / models["nodes"]).groupby(models["batch"]).mean()
+    costs = checks.rename(columns={"ms": "check_ms"})[["batch", "nodes", "check_ms"]].sort_values(["batch", "nodes"])
+    costs = costs.assign(draft_ms=costs["batch"].map(passes)) if len(passes) else costs
     atomic_file.replace(path, costs.to_csv(index=False).encode())

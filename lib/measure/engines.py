@@ -5,6 +5,7 @@ Everything is judged by the engine's own text, so that replay is exact for it. A
 a number of draft tokens, as "ngram:4"; methods are found by the kinds of drafter that they run.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from lib.drafters.registry import DRAFTERS
 from lib.engines import registry
 from lib.engines.driver import FORCED, PLAIN, Running, Setting, Way
 from lib.forward.load import load_pairs
+from lib.lab import atomic_file
 from lib.lab.chapter import Store
 from lib.measure import parameters
 from lib.models.load import Pair
@@ -37,6 +39,7 @@ NODES = (0, 1, 2, 4, 7, 8, 15, 16)  # draft tokens of forced rounds: both sides 
 FORCED_TOKENS = 24  # of each prompt in a forced run, each from a round of its own
 REPEATS = 3  # of each point of the curve
 AT_ONCE = 3  # ways that are timed in turns with plain decoding, each in a process with weights of its own
+ANSWERS, COSTS = "engine_answers.jsonl", "engine_costs.csv"  # in a run's folder
 MODEL = "model"  # the kind of drafter that a draft model is
 CALIBRATED = 2  # choosing prompts on which the time of a method's drafting is measured
 
@@ -102,7 +105,8 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
             choose_prompts: int, judge_prompts: int, new_tokens: int, batches: Sequence[int], lengths: Sequence[int],
             further: Sequence[str], threads: int, seed: int, device: str) -> None:
     """Writes the tables "engine_texts", "engine_costs", "engine_ways" and "engine_runs", and into the recommendation of
-    the run, if it has one, what each engine should draft with.
+    the run, if it has one, what each engine should draft with; of the first engine the plain answers as a log, ANSWERS,
+    and the curve as a table of costs, COSTS.
 
     engine: names of `registry.HOMES`, with a number format and options behind colons. target, drafters: a pair's
     target, and kinds of drafter or draft models. log: whose prompts are taken in the place of a file of prompts.
@@ -127,6 +131,9 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
                       threads or torch.get_num_threads(), pair.eos_token_ids)
         rows.append(study(bench, ways[spec], further, np.random.default_rng(seed)))
         store.write("engine_ways", pd.concat(rows))
+        if spec == engine[0]:
+            in_engine.as_costs(of_engine(store.open("engine_costs").frame(), bench), store.folder / COSTS)
+            atomic_file.replace(store.folder / ANSWERS, "".join(answers(bench, plain_texts(bench))).encode())
     if (path := store.folder / recommendation.FILE).exists():
         replace(recommendation.load(path), engines=advised(pd.concat(rows))).save(path)
 
@@ -173,6 +180,16 @@ def plain_texts(bench: Bench) -> Written:
                          tokens=answer_length(tokens, bench.new_tokens, bench.ends))
     known = table.frame().set_index(["engine", "prompt"]).loc[bench.spec].loc[list(bench.prompts.names)]
     return Written([list(map(int, ids.split())) for ids in known["ids"]], known["tokens"].tolist())
+
+
+def answers(bench: Bench, written: Written) -> Iterator[str]:
+    """The plain answers as lines of a log that `log_lines` reads."""
+    for name, kind, ids, text, length in zip(*vars(bench.prompts).values(), written.tokens, written.lengths):
+        ended = length < bench.new_tokens or text[length - 1] in bench.ends
+        choice = {"token_ids": text[:length], "prompt_token_ids": ids.tolist(), "text": None,
+                  "finish_reason": "stop" if ended else "length"}
+        yield json.dumps({"id": name, "category": kind, "request": {"prompt": "", "temperature": 0},
+                          "response": {"choices": [choice]}}) + "\n"
 
 
 def answer_length(tokens: Sequence[int], limit: int, ends: Sequence[int]) -> int:
