@@ -228,28 +228,28 @@ def first_branch(draft: Draft) -> Draft:
 
 @dataclass(frozen=True)
 class Way:
-    """A method with a number of draft tokens; drafter: that drafts the same in replay, None for plain decoding and
-    forced drafts. shortens, at_prompt, alone, cuts: as of the method; shape: what it drafts.
+    """A setting of an engine, with its method and the drafter that drafts the same in replay; None for both of plain
+    decoding and of forced drafts.
     """
 
-    label: str
     setting: Setting
+    method: Method | None = None
     drafter: Drafter | None = None
-    shortens: bool = False
-    at_prompt: bool = False
-    shape: Tree | Growth | None = None
-    alone: bool = False
-    cuts: bool = False
+
+    @property
+    def label(self) -> str:
+        """The method's name in tables."""
+        return self.method.label if self.method else self.setting.method
+
+    @property
+    def name(self) -> str:
+        """Label and number of draft tokens, as in "ngram:4"."""
+        return f"{self.label}:{self.setting.tokens}" if self.method else self.label
 
     @property
     def tokens(self) -> int:
         """Draft tokens per round at most."""
         return self.setting.tokens
-
-    @property
-    def name(self) -> str:
-        """Label and number of draft tokens, as in "ngram:4"."""
-        return f"{self.label}:{self.tokens}" if self.drafter else self.label
 
 
 class Engine(Protocol):

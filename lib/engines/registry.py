@@ -62,5 +62,4 @@ def parse(spec: str) -> Chosen:
 def ways(method: Method, pair, lengths: list[int]) -> list[Way]:
     """A method with each of these numbers of draft tokens, for a pair."""
     setting = method.setting(pair)
-    return [Way(method.label, replace(setting, tokens=length), method.replays(pair, length), method.shortens,
-                method.at_prompt, method.shape(length), method.alone, method.cuts) for length in lengths]
+    return [Way(replace(setting, tokens=length), method, method.replays(pair, length)) for length in lengths]

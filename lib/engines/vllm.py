@@ -189,7 +189,12 @@ ENVIRONMENT = Environment(
              ("uninstall", "-y", "torchvision", "torchaudio", "torchcodec")],
     "Apache-2.0", 3.5, 10, ["it needs PyTorch's build for processors, 2.13.0+cpu: where pip does not find it, set "
                             "PIP_EXTRA_INDEX_URL to PyTorch's index of these builds",
-                            "arctic-inference, for suffix decoding, is compiled: it needs a C++ compiler"])
+                            "arctic-inference, for suffix decoding, is compiled: it needs a C++ compiler",
+                            "without OMP_NUM_THREADS, VLLM_CPU_OMP_THREADS_BIND=nobind and LD_PRELOAD of its "
+                            "libiomp5.so a step can take a hundred times as long on a busy machine; set them as the "
+                            "driver does",
+                            "its command vllm fails on processors; python -m vllm.entrypoints.openai.api_server "
+                            "serves"])
 BLOCK = 128  # positions of a block of keys and values, as vLLM has on processors
 LOOKUP = {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1}
 PROPOSER, ADDITIONAL = "draft_proposer", "additional_config"  # our module of proposers, and where its options are

@@ -81,7 +81,7 @@ class Bench:
 
     def batches_of(self, way: Way) -> Sequence[int]:
         """The batch sizes at which the engine can decode with a way."""
-        together = way.label == PLAIN or self.chosen.engine.batches and not way.alone
+        together = way.label == PLAIN or self.chosen.engine.batches and not (way.method and way.method.alone)
         return [batch for batch in self.batches if batch == 1 or together]
 
     def names(self, rows: Sequence[int]) -> str:
@@ -169,7 +169,7 @@ def study(bench: Bench, ways: Sequence[Way], further: Sequence[str], rng: np.ran
 
 def plain_texts(bench: Bench) -> Written:
     """The table "engine_texts": each prompt alone, written on past its end so that every round is decided."""
-    table, plain = bench.store.open("engine_texts"), Way(PLAIN, Setting())
+    table, plain = bench.store.open("engine_texts"), Way(Setting())
     missing = [row for row, name in enumerate(bench.prompts.names) if (bench.spec, name) not in table.keys()]
     with bench.running(*[plain] if missing else []) as engines:
         for row in missing:
@@ -209,21 +209,23 @@ def rounds_of(way: Way, known: Recorded, new_tokens: int) -> list[np.ndarray]:
 
     new_tokens: the limit of an answer. That a text ends earlier no draft is shortened for.
     """
-    if way.at_prompt:  # the prompt's last token is the first root
+    method = way.method
+    if method.at_prompt:  # the prompt's last token is the first root
         last = np.array([prompt[-1:].tolist() for prompt in known.prompts])
         known = Recorded(replace(known.trace, tokens=np.concatenate([last, known.trace.tokens], axis=1),
                                  lengths=known.trace.lengths + 1), [prompt[:-1] for prompt in known.prompts])
-    walk = rounds(known, way.drafter, way.shape)
-    room = new_tokens - (2 - way.at_prompt) - walk.starts
-    drafted = np.minimum(walk.drafted, room) if way.shortens else walk.drafted * (room > 0 if way.cuts else 1)
+    walk = rounds(known, way.drafter, method.shape(way.tokens))
+    room = new_tokens - (2 - method.at_prompt) - walk.starts
+    drafted = np.minimum(walk.drafted, room) if method.shortens else walk.drafted * (room > 0 if method.cuts else 1)
     kept = known.trace.lengths[walk.rows] - walk.starts - 1
-    both = np.stack([drafted, np.minimum(walk.accepted, kept) if way.shortens or way.cuts else walk.accepted], axis=1)
+    accepted = np.minimum(walk.accepted, kept) if method.shortens or method.cuts else walk.accepted
+    both = np.stack([drafted, accepted], axis=1)
     return [both[walk.rows == row] for row in range(len(known.prompts))]
 
 
 def after_prefill(way: Way, own: Sequence[np.ndarray]) -> list[np.ndarray]:
     """By prompt the draft tokens of its rounds, but for one that is part of the prefill."""
-    return [sizes[int(way.at_prompt) :, 0] for sizes in own]
+    return [sizes[int(way.method.at_prompt) :, 0] for sizes in own]
 
 
 # ------------------------------------------------------------------------------------------------------------ the curve
@@ -233,7 +235,7 @@ def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator)
     """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then what
     drafting with a model adds to a round.
     """
-    plain, forced = Way(PLAIN, Setting()), Way(FORCED, Setting(FORCED, max(NODES)))
+    plain, forced = Way(Setting()), Way(Setting(FORCED, max(NODES)))
     table = bench.store.open("engine_costs")
     points = [(batch, way.name, nodes)
               for way, counts in ((plain, (0,)), (forced, NODES[not bench.chosen.engine.idles :]))
@@ -318,7 +320,7 @@ def wanted(foreseen: pd.DataFrame, further: Sequence[str]) -> list[str]:
 
 def race(bench: Bench, ways: Sequence[Way], replayed, written: Written, rng: np.random.Generator) -> None:
     """Adds to the table "engine_runs": the judging prompts, decoded by AT_ONCE ways and by plain decoding in turns."""
-    table, plain = bench.store.open("engine_runs"), Way(PLAIN, Setting())
+    table, plain = bench.store.open("engine_runs"), Way(Setting())
     for first in range(0, len(ways), AT_ONCE):
         turn, calls = [plain, *ways[first : first + AT_ONCE]], []
         for batch in bench.batches:
