@@ -346,14 +346,24 @@ def run_row(bench: Bench, way: Way, batch: int, turn: int, rows: Sequence[int], 
     """
     done = running.decode(bench.ids(rows), bench.new_tokens, bench.ends)
     both = np.concatenate([*own, np.zeros((0, 2), dtype=np.int64)])
-    apart = [f"{bench.prompts.names[row]}@{place}" for row, tokens in zip(rows, done.tokens)
-             if (place := first_difference(tokens, written.tokens[row][: written.lengths[row]])) is not None]
+    places = {row: place for row, tokens in zip(rows, done.tokens)
+              if (place := first_difference(tokens, written.tokens[row][: written.lengths[row]])) is not None}
     return dict(engine=bench.spec, batch=batch, way=way.name, call=bench.names(rows), turn=turn,
                 tokens=sum(map(len, done.tokens)), seconds=done.seconds, prefill=done.prefill, drafts=done.drafts,
                 drafted=done.drafted, accepted=" ".join(map(str, done.accepted)),
                 replay_drafts=int((both[:, 0] > 0).sum()), replay_drafted=int(both[:, 0].sum()),
                 replay_accepted=" ".join(str((both[:, 1] > place).sum()) for place in range(way.tokens)),
-                apart=", ".join(apart))
+                apart=", ".join(f"{bench.prompts.names[row]}@{place}" for row, place in places.items()),
+                gap=max((gap(bench, row, written.tokens[row][:place]) for row, place in places.items()),
+                        default=float("nan")))
+
+
+@torch.inference_mode()
+def gap(bench: Bench, row: int, text: Sequence[int]) -> float:
+    """The difference of the two best logits after a prompt and the begin of its answer, by this project's target."""
+    tokens = torch.tensor([*bench.ids([row])[0], *text], device=bench.target.device)
+    best = bench.target(tokens[None], logits_to_keep=1).logits[0, -1].float().topk(2).values
+    return float(best[0] - best[1])
 
 
 def first_difference(tokens: Sequence[int], others: Sequence[int]) -> int | None:
