@@ -88,15 +88,17 @@ def together(count: int, batch: int) -> list[list[int]]:
 
 
 def speedup(rounds: Rounds, tokens: Sequence[int], steps: Steps, method: str, longest: int, batch: int) -> float:
-    """The predicted speed of a way to draft over plain decoding, prefill excluded, over calls of so many prompts.
+    """The predicted speed of a way to draft over plain decoding, prefill excluded: the geometric mean over calls of so
+    many prompts, as speeds are measured.
 
     rounds: by prompt, whose answers have so many tokens, of which the prefill gives the first. method, longest: as
     `Steps.draft` takes them.
     """
     calls = together(len(tokens), batch)
     plain = [np.zeros(max(count - 1, 0), dtype=np.int64) for count in tokens]
-    base = sum(call_seconds([plain[row] for row in rows], steps) for rows in calls)
-    return base / sum(call_seconds([rounds[row] for row in rows], steps, method, longest) for rows in calls)
+    logs = [np.log(call_seconds([plain[row] for row in rows], steps))
+            - np.log(call_seconds([rounds[row] for row in rows], steps, method, longest)) for rows in calls]
+    return float(np.exp(np.mean(logs)))
 
 
 def recommended(ways: pd.DataFrame) -> str:
