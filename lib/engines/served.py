@@ -1,7 +1,7 @@
 """A server of the user's own, driven through the OpenAI interface: it decodes as it was started, and is not stopped.
 
-Counts come from where the server has them: vLLM's metrics of a request, llama.cpp's timings of an answer, or else the
-counters of vLLM's page /metrics, which is right while nobody else asks the server.
+Counts come from where the server has them: vLLM's metrics of a request, the counters of the page /metrics of vLLM or
+llama.cpp, which are right while nobody else asks the server, or else llama.cpp's timings of an answer.
 """
 
 import json
@@ -18,7 +18,8 @@ from lib.engines.driver import Decoded, EngineError, Running
 from lib.replay.endpoint import KEY, LONGEST
 
 SECONDS = 600.0  # without a part of an answer
-COUNTER = re.compile(r"^vllm:spec_decode_num_(?P<what>\w+)_total\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE)
+COUNTER = re.compile(r"^(vllm|llamacpp):spec_decode_num_(?P<what>\w+?)_total(\{(?P<labels>[^}]*)\})? (?P<value>\S+)$",
+                     re.MULTILINE)
 WANTED = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True,
           "return_tokens": True, "cache_prompt": False, "n_probs": 0}  # servers leave out what they do not know
 
@@ -42,12 +43,8 @@ class Server(Running):
             answers = list(pool.map(lambda prompt: self._answer(list(prompt), new_tokens, not ends), prompts))
         seconds = time.perf_counter() - began
         tokens, firsts, told = zip(*answers)
-        counts = counts_of(told)
-        if counts is None:
-            change = Counter(self._counters())
-            change.subtract(before)
-            counts = of_counters(change)
-        return Decoded(tokens, seconds, max(firsts) - began, *counts)
+        change = {name: value - before.get(name, 0) for name, value in self._counters().items()}
+        return Decoded(tokens, seconds, max(firsts) - began, *(counts_of(told) or of_counters(change, told)))
 
     def _answer(self, prompt: list[int], new_tokens: int, ignore: bool) -> tuple[list[int], float, Mapping]:
         """An answer's token ids, the time at which its first token came, and what the server tells of it."""
@@ -72,7 +69,7 @@ class Server(Running):
                     yield json.loads(text)
 
     def _counters(self) -> dict[str, float]:
-        """The counters of vLLM's page of metrics, the one by position with its position; none without the page."""
+        """The counters of the server's page of metrics, that by position with its position; none without the page."""
         try:
             with self._open(self.url.removesuffix("/v1") + "/metrics") as page:
                 text = page.read().decode()
@@ -80,7 +77,7 @@ class Server(Running):
             return {}
         counters: Counter[str] = Counter()
         for found in COUNTER.finditer(text):
-            place = re.search(r'position="(\d+)"', found["labels"])
+            place = re.search(r'position="(\d+)"', found["labels"] or "")
             counters[found["what"] + (f" {place[1]}" if place else "")] += float(found["value"])
         return dict(counters)
 
@@ -101,8 +98,8 @@ class Server(Running):
 
 
 def counts_of(answers: Sequence[Mapping]) -> tuple[int, int, list[int]] | None:
-    """Drafts, draft tokens and accepted ones by position, of what a server tells of each answer; None where it tells
-    nothing. vLLM's histogram counts steps by accepted tokens; llama.cpp tells totals alone, without positions.
+    """Drafts, draft tokens and accepted ones by position, of what vLLM tells of each answer, whose histogram counts
+    steps by accepted tokens; None where it tells nothing.
     """
     if all("speculative_decoding" in (told.get("metrics") or {}) for told in answers):
         parts = [told["metrics"]["speculative_decoding"] for told in answers]
@@ -112,10 +109,11 @@ def counts_of(answers: Sequence[Mapping]) -> tuple[int, int, list[int]] | None:
     return None
 
 
-def of_counters(change: Mapping[str, float]) -> tuple[int, int, list[int]]:
-    """The same of what changed in vLLM's counters; -1 and none where there are no counters."""
+def of_counters(change: Mapping[str, float], answers: Sequence[Mapping]) -> tuple[int, int, list[int]]:
+    """The same of what changed in a server's counters; without them the draft tokens of llama.cpp's timings, or -1."""
     if "drafts" not in change:
-        return -1, -1, []
+        drafted = [told["timings"]["draft_n"] for told in answers if "draft_n" in told.get("timings", {})]
+        return -1, sum(drafted) if drafted else -1, []
     by_place = {int(name.split()[1]): int(value) for name, value in change.items()
                 if name.startswith("accepted_tokens_per_pos ")}
     return int(change["drafts"]), int(change["draft_tokens"]), [by_place[place] for place in sorted(by_place)]
