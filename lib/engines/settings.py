@@ -30,7 +30,7 @@ SGLANG_LINE = ("--speculative-algorithm {algorithm} --speculative-draft-model-pa
                f"--{STEPS} {{steps}} --{TOP_K} {{top_k}} --{TOKENS} {{with_root}}")
 EAGLES = ("eagle", "eagle3")
 ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
-SGLANG = "0.5.4 and later"
+SGLANG = "0.5.4 and later; not run here"
 
 ENGINES: dict[str, Writer] = {
     **transformers.WRITERS,
@@ -44,12 +44,13 @@ ENGINES: dict[str, Writer] = {
     # `total_token` counts the root, `depth` the levels after the first.
     "EAGLE-2, EAGLE-3": Writer(
         DYNAMIC, "EaModel.from_pretrained(use_eagle3={use_eagle3}, ea_model_path={model!r}, total_token={with_root}, "
-        "depth={later}, top_k={top_k})", {kind: {"use_eagle3": kind == "eagle3"} for kind in EAGLES}, "3.0.0"),
+        "depth={later}, top_k={top_k})", {kind: {"use_eagle3": kind == "eagle3"} for kind in EAGLES},
+        "3.0.0; not run here"),
     # `max_total_draft_tokens` leaves out the root, and may be as many as the steps times the top-k.
     "TensorRT-LLM, dynamic tree": Writer(
         DYNAMIC, "Eagle3DecodingConfig(max_draft_len={steps}, max_total_draft_tokens={nodes}, "
         "speculative_model={model!r}, use_dynamic_tree=True, dynamic_tree_max_topK={room})",
-        {"eagle3": {}}, "1.3 and later"),
+        {"eagle3": {}}, "1.3 and later; not run here"),
 }
 
 
