@@ -59,7 +59,7 @@ def test_live_rounds_are_the_replayed_ones(rule):
     assert found.starts.min() == 0 and (found.starts + found.accepted >= 24).any(), "first and last rounds count"
 
 
-@pytest.mark.parametrize("kind, rule", [("eagle", "eagle2:3,4@9"), ("eagle3", "dyspec:5@8"), ("medusa", "ddtree@9"),
+@pytest.mark.parametrize("kind, rule", [("eagle", "eagle2:3,4@9"), ("eagle3", "dyspec:5@24"), ("medusa", "ddtree@9"),
                                         ("block", "ddtree@7")])
 def test_trees_that_heads_grow_are_replayed_too(kind, rule):
     drafter, recorded = headed(kind)
