@@ -1,8 +1,8 @@
 """What a serving engine should draft with: rounds by replay as it drafts, seconds by its own curve of costs.
 
-The table "engine_costs" is the curve: by prompts decoded together the seconds of a plain step and of a step that checks
-forced drafts, and by method what a round of drafting adds. `call_seconds` adds them up for prompts that are decoded
-together, step by step until the longest has ended, so that predictions have the engine's own tails.
+The table "engine_costs" holds the curve: for each batch size the seconds of a plain step and of a step that checks
+forced drafts, and for each method the seconds that drafting adds. `call_seconds` sums the steps of one call until its
+longest answer has ended, so that a prediction includes the steps in which only some prompts still run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,8 @@ class Steps:
     """Seconds of an engine's steps, each by prompts decoded together (batch), linear between those measured.
 
     plain: without speculation. checks: with speculation on, by draft tokens per prompt; where none without a draft was
-    timed, that costs a plain step. drafting: by method, by draft tokens of a round, what drafting adds to a step.
+    timed, such a step costs a plain one. drafting: for each method the seconds that drafting adds to a step, by draft
+    tokens per round.
     """
 
     plain: Curve
@@ -36,6 +37,7 @@ class Steps:
     def of(cls, rows: pd.DataFrame) -> "Steps":
         """rows: those of the table "engine_costs" of one engine."""
         def by_batch(part: pd.DataFrame) -> dict[int, Curve]:
+            """For each batch size the curve over draft tokens."""
             return {int(batch): Curve.through(points["nodes"], points["ms"].clip(lower=0) / 1000)
                     for batch, points in part.groupby("batch")}
 
@@ -83,7 +85,7 @@ def drafting_steps(rounds: Rounds) -> int:
 
 
 def together(count: int, batch: int) -> list[list[int]]:
-    """The rows that are decoded in one call: each prompt leads one call, with those after it in a circle."""
+    """The rows of each call: `batch` prompts after one another; the last call is filled with the first prompts."""
     return [[(first + place) % count for place in range(batch)] for first in range(0, count, batch)] if count else []
 
 

@@ -13,6 +13,7 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
+from lib.engines import driver
 from lib.engines.settings import why_none
 from lib.engines.vllm import scheduled
 from lib.lab import atomic_file, json_text, stats
@@ -294,7 +295,7 @@ class InEngine:
     @property
     def line(self) -> str:
         """The recommendation as a line of text."""
-        if self.way == "plain":
+        if self.way == driver.PLAIN:
             return f"{self.engine}, batch {self.batch}: plain decoding, no way to draft is faster there"
         return (f"{self.engine}, batch {self.batch}: {self.way}, {self.measured} times its plain decoding (predicted "
                 f"{self.predicted:.2f}, {self.calls} calls): {self.setting}")

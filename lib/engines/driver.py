@@ -27,7 +27,7 @@ from lib.verify.draft import Draft, Draws
 
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
 TOLD = 8  # last lines of a log that an error quotes
-PATIENCE = 10  # seconds for a process to end when it is asked to
+PATIENCE = 10  # seconds that a process has to end after each signal
 
 
 class EngineError(RuntimeError):
@@ -76,7 +76,8 @@ class Running(AbstractContextManager, Protocol):
 
 
 class Worker(AbstractContextManager):
-    """A script of `workers` that runs with another Python, and is asked over two pipes: a `Running`.
+    """Runs a script of `workers` with another Python, and sends requests over one pipe and reads replies from another;
+    implements `Running`.
 
     environment: variables, in place of this process's own where both have one. log: the file of its output and errors.
     start: what the script starts the engine with.

@@ -9,7 +9,8 @@ from lib.engines.environments import Environment
 
 HOMES = {"vllm": "vllm:VLLM", "llama.cpp": "llama_cpp:LLAMA_CPP", "openvino": "openvino:OPENVINO",
          "transformers": "transformers:TRANSFORMERS"}
-DTYPES = ("float32", "bfloat16", "stored")  # stored: llama.cpp alone
+DTYPES = ("float32", "bfloat16", "stored")
+OWN = {"vllm": ("compiled",), "llama.cpp": ("stored",)}  # what only some engines take: an option, or a number format
 
 
 def engine(name: str) -> Engine:
@@ -53,10 +54,12 @@ class Chosen:
 def parse(spec: str) -> Chosen:
     """An engine as "vllm", "vllm:bfloat16" or "vllm:compiled". ValueError names what is wrong with another text."""
     name, *options = spec.split(":")
+    found, taken = engine(name), (*DTYPES[:2], *OWN.get(name, ()))
     formats = [option for option in options if option in DTYPES]
-    if len(formats) > 1 or len(set(options)) < len(options) or "" in options:
-        raise ValueError(f"engine is {spec!r}; give {name}, with one of {', '.join(DTYPES)} and options behind colons")
-    return Chosen(engine(name), *formats, options={option: True for option in options if option not in DTYPES})
+    if len(formats) > 1 or len({*options}) < len(options) or not {*options} <= {*taken}:
+        raise ValueError(f"engine is {spec!r}; after {name} give one number format at most, and each word once, of "
+                         f"{', '.join(taken)}")
+    return Chosen(found, *formats, options={option: True for option in options if option not in DTYPES})
 
 
 def ways(method: Method, pair, lengths: list[int]) -> list[Way]:

@@ -21,7 +21,7 @@ SECONDS = 600.0  # without a part of an answer
 COUNTER = re.compile(r"^(vllm|llamacpp):spec_decode_num_(?P<what>\w+?)_total(\{(?P<labels>[^}]*)\})? (?P<value>\S+)$",
                      re.MULTILINE)
 WANTED = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True,
-          "return_tokens": True, "cache_prompt": False, "n_probs": 0}  # servers leave out what they do not know
+          "return_tokens": True, "cache_prompt": False}  # servers leave out what they do not know
 
 
 class Server(Running):

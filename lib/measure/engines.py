@@ -118,15 +118,16 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
     limit = pair.window and pair.window - new_tokens - 2 * max(lengths) - 2
     texts = (of_log(log, pair, choose_prompts + judge_prompts) if log else
              load_prompts(prompts, pair.tokenizer, limit=limit, first=choose_prompts + judge_prompts))
+    chosen = {spec: registry.parse(spec) for spec in engine}
     ways = {spec: [way for kind, of in zip(drafters, pairs)
-                   for method in registry.parse(spec).methods(kind if kind in DRAFTERS else MODEL)
-                   for way in registry.ways(method, of, lengths)] for spec in engine}
+                   for method in one.methods(kind if kind in DRAFTERS else MODEL)
+                   for way in registry.ways(method, of, lengths)] for spec, one in chosen.items()}
     known = {way.name for able in ways.values() for way in able}
     if unknown := [name for name in further if name not in known]:
         raise ValueError(f"no engine has the way {unknown[0]!r}; choose of {', '.join(sorted(known))}")
     rows = []
     for spec in engine:
-        bench = Bench(spec, registry.parse(spec), pair.target, store, texts,
+        bench = Bench(spec, chosen[spec], pair.target, store, texts,
                       *split_rows(texts.kinds, choose_prompts, judge_prompts), new_tokens, batches, max(lengths),
                       threads or torch.get_num_threads(), pair.eos_token_ids)
         rows.append(study(bench, ways[spec], further, np.random.default_rng(seed)))
@@ -207,7 +208,7 @@ def recorded(bench: Bench, written: Written, rows: Sequence[int]) -> Recorded:
 def rounds_of(way: Way, known: Recorded, new_tokens: int) -> list[np.ndarray]:
     """By prompt int64[R, 2]: the draft tokens and the accepted ones of each round, by replay of the plain text.
 
-    new_tokens: the limit of an answer. That a text ends earlier no draft is shortened for.
+    new_tokens: the limit of an answer, for which engines shorten drafts; an earlier end of the text shortens none.
     """
     method = way.method
     if method.at_prompt:  # the prompt's last token is the first root
@@ -251,10 +252,10 @@ def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator)
     table.extend(cost_row(bench, *point, seconds[1:]) for point, seconds in times.items())  # the first turn warms up
     steps = Steps.of(of_engine(table.frame(), bench))
     for way in calibrating(ways):
-        wanted = [batch for batch in bench.batches_of(way) if (bench.spec, batch, way.label, way.tokens)
-                  not in table.keys()]
-        with bench.running(*[way] if wanted else []) as engines:
-            for batch in wanted:
+        untimed = [batch for batch in bench.batches_of(way) if (bench.spec, batch, way.label, way.tokens)
+                   not in table.keys()]
+        with bench.running(*[way] if untimed else []) as engines:
+            for batch in untimed:
                 table.append(**cost_row(bench, batch, way.label, way.tokens,
                                         drafting(bench, engines[way.name], way, batch, replayed, steps)))
     return of_engine(table.frame(), bench)

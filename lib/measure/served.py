@@ -54,7 +54,8 @@ def measure(store: Store, *, log: str, inputs: str, url: str, served: str, promp
     written_at = temperature_of(temperature, texts)
     store.write("served_answers", answers(texts))
     if url:
-        store.write("served_runs", as_served(Server(url, served), texts, batches, new_tokens))
+        store.write("served_runs", as_served(Server(url, served), texts, batches, new_tokens,
+                                             model.eos_token_ids))
     competing, known = entrants(model, kinds), prices(costs, model, batches, most_nodes)
     tried = replayed(competing, texts, written_at, Limits(most_nodes, most_depth, batches))
     by_batch = [from_logs.recommend(tried, cost, batch, texts, rng) for batch, cost in known.items()]
@@ -138,15 +139,16 @@ def ask(url: str, name: str, target: Served, path: str, folder: Path, *, first: 
     return endpoint.collect(url, requests, kinds, folder)
 
 
-def as_served(server: Server, texts: Texts, batches: Sequence[int], new_tokens: int) -> pd.DataFrame:
+def as_served(server: Server, texts: Texts, batches: Sequence[int], new_tokens: int,
+              ends: Sequence[int]) -> pd.DataFrame:
     """The table "served_runs": how fast a server decodes as it was started, and what it counts, for the first prompt of
     each kind.
     """
-    first, rows = list(dict(zip(reversed(texts.kinds), reversed(range(len(texts.kinds))))).values())[::-1], []
+    first, rows = [texts.kinds.index(kind) for kind in dict.fromkeys(texts.kinds)], []
     for batch in batches:
         for places in in_engine.together(len(first), batch):
             own = [first[place] for place in places]
-            done = server.decode([texts.prompts[row].tolist() for row in own], new_tokens)
+            done = server.decode([texts.prompts[row].tolist() for row in own], new_tokens, ends)
             rows.append(dict(batch=batch, call=", ".join(texts.names[row] for row in own),
                              tokens=sum(map(len, done.tokens)), seconds=done.seconds, prefill=done.prefill,
                              drafts=done.drafts, drafted=done.drafted, accepted=" ".join(map(str, done.accepted))))

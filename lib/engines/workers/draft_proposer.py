@@ -168,6 +168,7 @@ class Ngrams(Proposer):
     defaults = {"tables": "", "enough": 2, "longest": 4}
 
     def indexes(self):
+        """Of a new text."""
         return [NgramIndex(*self.counted, self.options["enough"], self.options["longest"])]
 
 
@@ -177,6 +178,7 @@ class Sam(Proposer):
     defaults = {"shortest": 1}
 
     def indexes(self):
+        """Of a new text."""
         return [SuffixAutomaton(self.options["shortest"], enough=1)]
 
 
@@ -186,6 +188,7 @@ class Combined(Proposer):
     defaults = {"tables": "", "enough": 4, "shortest": 1}
 
     def indexes(self):
+        """Of a new text."""
         return [SuffixAutomaton(self.options["shortest"], self.options["enough"]), NgramIndex(*self.counted, 2, 4)]
 
 
