@@ -7,6 +7,7 @@ turns.
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -143,14 +144,18 @@ def died(name: str, process: subprocess.Popen, log: Path) -> str:
 
 
 def end(process: subprocess.Popen) -> None:
-    """Ends a process, gently first."""
+    """Ends the first process of a session, gently first, and then what is left of its session."""
     for stop in (lambda: None, process.terminate, process.kill):
         stop()
         try:
             process.wait(PATIENCE)
-            return
+            break
         except subprocess.TimeoutExpired:
             continue
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:  # nothing is left
+        pass
 
 
 def without_ours() -> dict[str, str]:

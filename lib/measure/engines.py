@@ -103,15 +103,14 @@ class Written:
 
 def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Sequence[str], log: str, prompts: str,
             choose_prompts: int, judge_prompts: int, new_tokens: int, batches: Sequence[int], lengths: Sequence[int],
-            further: Sequence[str], threads: int, seed: int, device: str) -> None:
+            threads: int, seed: int, device: str) -> None:
     """Writes the tables "engine_texts", "engine_costs", "engine_ways" and "engine_runs", and into the recommendation of
     the run, if it has one, what each engine should draft with; of the first engine the plain answers as a log, ANSWERS,
     and the curve as a table of costs, COSTS.
 
     engine: names of `registry.HOMES`, with a number format and options behind colons. target, drafters: a pair's
     target, and kinds of drafter or draft models. log: whose prompts are taken in the place of a file of prompts.
-    lengths: draft tokens per round that are tried. further: ways that are timed besides the recommended one of each
-    batch size and its neighbours. What an earlier call measured is kept. ValueError for a way that no engine has.
+    lengths: draft tokens per round that are tried. What an earlier call measured is kept.
     """
     names = [target if kind in DRAFTERS else f"{target}|{kind}" for kind in drafters]
     pair, *pairs = load_pairs([target, *names], device=device)
@@ -122,15 +121,12 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
     ways = {spec: [way for kind, of in zip(drafters, pairs)
                    for method in one.methods(kind if kind in DRAFTERS else MODEL)
                    for way in registry.ways(method, of, lengths)] for spec, one in chosen.items()}
-    known = {way.name for able in ways.values() for way in able}
-    if unknown := [name for name in further if name not in known]:
-        raise ValueError(f"no engine has the way {unknown[0]!r}; choose of {', '.join(sorted(known))}")
     rows = []
     for spec in engine:
         bench = Bench(spec, chosen[spec], pair.target, store, texts,
                       *split_rows(texts.kinds, choose_prompts, judge_prompts), new_tokens, batches, max(lengths),
                       threads or torch.get_num_threads(), pair.eos_token_ids)
-        rows.append(study(bench, ways[spec], further, np.random.default_rng(seed)))
+        rows.append(study(bench, ways[spec], np.random.default_rng(seed)))
         store.write("engine_ways", pd.concat(rows))
         if spec == engine[0]:
             in_engine.as_costs(of_engine(store.open("engine_costs").frame(), bench), store.folder / COSTS)
@@ -153,7 +149,7 @@ def files_of(target: str, drafters: Sequence[str], log: str, prompts: str) -> li
     return [*parameters.files_of(pairs, prompts), *([Path(log)] if log else [])]
 
 
-def study(bench: Bench, ways: Sequence[Way], further: Sequence[str], rng: np.random.Generator) -> pd.DataFrame:
+def study(bench: Bench, ways: Sequence[Way], rng: np.random.Generator) -> pd.DataFrame:
     """The rows of "engine_ways" of one engine: its plain texts, its curve, what is predicted, and the ways that are
     timed.
     """
@@ -164,7 +160,7 @@ def study(bench: Bench, ways: Sequence[Way], further: Sequence[str], rng: np.ran
     steps = Steps.of(curve(bench, ways, replayed, rng))
     foreseen = predicted(bench, ways, replayed, written, steps)
     by_name = {way.name: way for way in ways}
-    race(bench, [by_name[name] for name in wanted(foreseen, further)], replayed, written, rng)
+    race(bench, [by_name[name] for name in wanted(foreseen)], replayed, written, rng)
     return told(bench, foreseen, by_name, rng)
 
 
@@ -312,11 +308,16 @@ def predicted(bench: Bench, ways: Sequence[Way], replayed, written: Written, ste
     return pd.DataFrame(rows)
 
 
-def wanted(foreseen: pd.DataFrame, further: Sequence[str]) -> list[str]:
-    """The names of ways that are timed: at each batch size the recommended one and its neighbours, and further ones."""
-    names = [name for _, rows in foreseen.groupby("batch") for best in [in_engine.recommended(rows)]
-             for name in (best, *in_engine.beside(rows, best))]
-    return [name for name in dict.fromkeys([*names, *further]) if name in set(foreseen["way"])]
+def wanted(foreseen: pd.DataFrame) -> list[str]:
+    """The names of ways that are timed: at each batch size the recommended one and its neighbours, and the best of each
+    other method.
+    """
+    names = []
+    for _, rows in foreseen.groupby("batch"):
+        best = in_engine.recommended(rows)
+        of_methods = rows.loc[rows.groupby("method", sort=False)["predicted"].idxmax(), "way"]
+        names += [best, *in_engine.beside(rows, best), *of_methods]
+    return [name for name in dict.fromkeys(names) if name != PLAIN]
 
 
 def race(bench: Bench, ways: Sequence[Way], replayed, written: Written, rng: np.random.Generator) -> None:
