@@ -14,7 +14,7 @@ import pandas as pd
 
 from lib.cost.judging import choose
 from lib.cost.round_cost import Curve
-from lib.engines.driver import FORCED, PLAIN
+from lib.engines.methods import FORCED, PLAIN
 from lib.lab import atomic_file
 
 Rounds = Sequence[np.ndarray]  # by prompt: int64[R], the draft tokens of each of its rounds

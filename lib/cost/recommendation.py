@@ -13,7 +13,7 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
-from lib.engines import driver
+from lib.engines import methods
 from lib.engines.settings import why_none
 from lib.engines.vllm import scheduled
 from lib.lab import atomic_file, json_text, stats
@@ -281,7 +281,8 @@ class InEngine:
     """What a serving engine should draft with at one batch size, by its own costs and replay of its own text.
 
     way: its method with a number of draft tokens, or plain; setting: what a user sets. predicted, measured: speed over
-    the engine's plain decoding, prefill excluded; measured on other prompts, in so many calls.
+    the engine's plain decoding, prefill excluded; measured on other prompts, in so many calls. Where that is slower,
+    plain decoding is recommended.
     """
 
     engine: str
@@ -295,8 +296,10 @@ class InEngine:
     @property
     def line(self) -> str:
         """The recommendation as a line of text."""
-        if self.way == driver.PLAIN:
-            return f"{self.engine}, batch {self.batch}: plain decoding, no way to draft is faster there"
+        if self.way == methods.PLAIN:
+            why = (f"what is predicted to be fastest is {self.measured} times as fast, in {self.calls} calls"
+                   if self.calls else "no way to draft is predicted to be faster")
+            return f"{self.engine}, batch {self.batch}: plain decoding; {why}"
         return (f"{self.engine}, batch {self.batch}: {self.way}, {self.measured} times its plain decoding (predicted "
                 f"{self.predicted:.2f}, {self.calls} calls): {self.setting}")
 

@@ -1,4 +1,4 @@
-"""What all drivers of serving engines share: a setting, what a call of the engine gave, and a process of its own.
+"""What all drivers of serving engines share: what a call of the engine gave, and a process of its own.
 
 An engine runs in a process and an environment of its own (`environments`). A driver starts it with one setting and
 decodes prompts of token ids, so that no tokenizer comes between; several may run at the same time, to be timed in
@@ -9,24 +9,15 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from torch import Tensor
-
-from lib.drafters.drafter import Drafter, Wrapper
-from lib.drafters.registry import make
 from lib.engines.environments import Environment
-from lib.trees.growth.candidates import Growth
-from lib.trees.shapes import chain
-from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import Draft, Draws
+from lib.engines.methods import Method, Setting
 
-PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
 TOLD = 8  # last lines of a log that an error quotes
 PATIENCE = 10  # seconds that a process has to end after each signal
 
@@ -34,17 +25,6 @@ PATIENCE = 10  # seconds that a process has to end after each signal
 class EngineError(RuntimeError):
     """An engine did not start, died, or refused a request; the message has the last lines of its log."""
 
-
-@dataclass(frozen=True)
-class Setting:
-    """How an engine drafts: its own name of the method, the number of draft tokens per round, the drafter's weights (a
-    folder or file that it reads), and further options by the engine's own names.
-    """
-
-    method: str = PLAIN
-    tokens: int = 0
-    drafter: str = ""
-    options: Mapping[str, object] = field(default_factory=dict)
 
 @dataclass(frozen=True)
 class Decoded:
@@ -162,100 +142,6 @@ def without_ours() -> dict[str, str]:
     """This process's variables without those that lead a Python to the packages of this one."""
     return {name: value for name, value in os.environ.items()
             if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-
-
-@dataclass(frozen=True)
-class Method:
-    """A way to draft that an engine has, for a kind of drafter (see `lib.drafters.registry`).
-
-    setting: of a pair (see `lib.models.load.Pair`), with the engine's own name of the method and the drafter's weights
-    in the form that it reads, without a number of tokens. replays: of a pair and a number of draft tokens, the drafter
-    that drafts the same in replay. label: its name in tables. shortens: whether the engine drafts one token less than
-    the answer has room for. at_prompt: whether it drafts in the forward pass that reads the prompt too, after its last
-    token. shape: what it drafts of a number of draft tokens. alone: whether it drafts for one prompt at a time. cuts:
-    whether it drafts its number of tokens as long as the answer has room for one, and counts those accepted that fit.
-    """
-
-    kind: str
-    label: str
-    setting: Callable[[object], Setting]
-    replays: Callable[[object, int], Drafter]
-    shortens: bool = False
-    at_prompt: bool = False
-    shape: Callable[[int], Tree | Growth] = chain
-    alone: bool = False
-    cuts: bool = False
-
-
-def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
-    """`Method.replays` of a method that drafts as this project's drafter of a kind does."""
-    return lambda pair, tokens: make(kind, pair)
-
-
-def chains_as(kind: str) -> Callable[[object, int], Drafter]:
-    """The same, of a look-up that may draft a tree for a chain."""
-    return lambda pair, tokens: FirstBranch(make(kind, pair))
-
-
-class FirstBranch(Wrapper):
-    """Another drafter, of whose drafts the path of first children is kept: look-up drafts a tree for a chain where less
-    text than the chain is long follows a match, and engines take chains alone.
-    """
-
-    target = property(attrgetter("drafter.target"))
-    levels = property(attrgetter("drafter.levels"))
-    traits = property(attrgetter("drafter.traits"))
-
-    def __init__(self, drafter: Drafter):
-        self.drafter = drafter
-
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """As `Drafter.start`."""
-        super().start(prompts)
-        self.drafts: list[Draft] = []
-
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """One chain per row."""
-        self.drafts = [first_branch(draft) for draft in self.drafter.propose(shape, draws)]
-        return self.drafts
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """As `Drafter.commit`."""
-        self.drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
-
-
-def first_branch(draft: Draft) -> Draft:
-    """The path of a draft's first children."""
-    nodes = [ROOT]
-    while below := draft.tree.children(nodes[-1]):
-        nodes.append(below[0])
-    return draft if len(nodes) == draft.tree.size else draft.part(chain(len(nodes) - 1), nodes)
-
-
-@dataclass(frozen=True)
-class Way:
-    """A setting of an engine, with its method and the drafter that drafts the same in replay; None for both of plain
-    decoding and of forced drafts.
-    """
-
-    setting: Setting
-    method: Method | None = None
-    drafter: Drafter | None = None
-
-    @property
-    def label(self) -> str:
-        """The method's name in tables."""
-        return self.method.label if self.method else self.setting.method
-
-    @property
-    def name(self) -> str:
-        """Label and number of draft tokens, as in "ngram:4"."""
-        return f"{self.label}:{self.setting.tokens}" if self.method else self.label
-
-    @property
-    def tokens(self) -> int:
-        """Draft tokens per round at most."""
-        return self.setting.tokens
 
 
 class Engine(Protocol):

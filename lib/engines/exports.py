@@ -11,8 +11,8 @@ from pathlib import Path
 
 from lib.drafters.heads.store import check_folder_of
 from lib.engines import head_export
-from lib.engines.driver import Setting
 from lib.engines.environments import HOME
+from lib.engines.methods import Setting
 from lib.models import gguf_files
 
 WEIGHTS = HOME / "weights"  # what is made for engines; safe to delete

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
 from lib.engines import gguf_export
-from lib.engines.driver import FORCED, PLAIN, Method, Setting, Worker, drafts_as
+from lib.engines.driver import Worker
 from lib.engines.environments import Environment
+from lib.engines.methods import FORCED, PLAIN, Method, Setting, drafts_as, shortened
 from lib.engines.writer import CHAIN, GGUF, LONGEST, Writer
 from lib.lab import processor
 from lib.trees.tree import Tree
@@ -45,9 +46,10 @@ class LlamaCpp:
     name, environment, batches, idles = ENVIRONMENT.name, ENVIRONMENT, True, False
     methods = (
         Method("lookup", "ngram-simple", lambda pair: Setting("ngram-simple"),
-               lambda pair, tokens: NgramSimple(min(LONGEST, tokens)), shortens=True),
+               lambda pair, tokens: NgramSimple(min(LONGEST, tokens)), shortened),
         Method("model", "draft-simple", lambda pair: Setting("draft-simple", drafter=str(gguf_export.drafter_file(
-            Path(pair.draft_model.name_or_path), Path(pair.target.gguf_file), "float32"))), drafts_as("model"), True))
+            Path(pair.draft_model.name_or_path), Path(pair.target.gguf_file), "float32"))), drafts_as("model"),
+            shortened))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`. ValueError for a target that is no GGUF file."""

@@ -10,10 +10,11 @@ from pathlib import Path
 from lib.drafters.drafter import UNKNOWN, merge
 from lib.drafters.lookup import IndexedText
 from lib.engines import exports
-from lib.engines.driver import PLAIN, Method, Setting, Worker, drafts_as
+from lib.engines.driver import Worker
 from lib.engines.environments import Environment
+from lib.engines.methods import PLAIN, Method, Setting, cut, drafts_as, shortened
 from lib.engines.vllm import NgramDrafter
-from lib.engines.writer import LONGEST
+from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.lab import provenance
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.rules import Eagle2
@@ -29,6 +30,9 @@ ENVIRONMENT = Environment(
                            "in bfloat16 on processors with AMX it needs two threads: with one its process dies"])
 LOOKUP, DRAFT_MODEL, EAGLE3 = "prompt_lookup", "draft_model", "eagle3"
 WIDTH, DEPTH = 4, 4  # of trees: the nodes of a level that get as many children each, and levels
+WRITERS = {"OpenVINO GenAI, look-up": Writer(
+    CHAIN, 'LLMPipeline(MODEL, "CPU", prompt_lookup=True); '
+    "GenerationConfig(num_assistant_tokens={nodes}, max_ngram_size={longest})", {"lookup": {}}, "2026.4", "")}
 WEIGHTS = {"float32": "fp32", "bfloat16": "fp16"}  # of the exported files; they are computed with in the number format
 
 
@@ -57,12 +61,11 @@ class OpenVino:
     name, environment, batches, idles = "OpenVINO GenAI", ENVIRONMENT, True, False
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_ngram_size": LONGEST}),
-               lambda pair, tokens: FilledLookupDrafter(LONGEST), cuts=True),
-        Method("model", DRAFT_MODEL, exports.with_model(DRAFT_MODEL), drafts_as("model"), True),
-        Method(EAGLE3, EAGLE3, exports.with_head(EAGLE3), drafts_as(EAGLE3), True),
+               lambda pair, tokens: FilledLookupDrafter(LONGEST), cut),
+        Method("model", DRAFT_MODEL, exports.with_model(DRAFT_MODEL), drafts_as("model"), shortened),
+        Method(EAGLE3, EAGLE3, exports.with_head(EAGLE3), drafts_as(EAGLE3), shortened),
         Method(EAGLE3, "eagle3/tree", exports.with_head(EAGLE3, branching_factor=WIDTH, tree_depth=DEPTH),
-               drafts_as(EAGLE3), shape=lambda tokens: Eagle2(WIDTH, min(DEPTH, tokens), tokens), alone=True,
-               cuts=True))
+               drafts_as(EAGLE3), cut, lambda tokens: Eagle2(WIDTH, min(DEPTH, tokens), tokens), alone=True))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`."""

@@ -2,28 +2,31 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 
-from lib.engines.driver import PLAIN, Engine, Method, Running, Setting, Way
+from lib.engines.driver import Engine, Running
 from lib.engines.environments import Environment
+from lib.engines.llama_cpp import LLAMA_CPP
+from lib.engines.methods import PLAIN, Method, Setting
+from lib.engines.openvino import OPENVINO
+from lib.engines.transformers import TRANSFORMERS
+from lib.engines.vllm import VLLM
+from lib.lab.provenance import HOME
 
-HOMES = {"vllm": "vllm:VLLM", "llama.cpp": "llama_cpp:LLAMA_CPP", "openvino": "openvino:OPENVINO",
-         "transformers": "transformers:TRANSFORMERS"}
+ENGINES: dict[str, Engine] = {"vllm": VLLM, "llama.cpp": LLAMA_CPP, "openvino": OPENVINO, "transformers": TRANSFORMERS}
 DTYPES = ("float32", "bfloat16", "stored")
 OWN = {"vllm": ("compiled",), "llama.cpp": ("stored",)}  # what only some engines take: an option, or a number format
 
 
 def engine(name: str) -> Engine:
     """An engine by name. ValueError for an unknown one."""
-    if name not in HOMES:
-        raise ValueError(f"engine is {name!r}; choose one of {', '.join(HOMES)}")
-    module, _, attribute = HOMES[name].partition(":")
-    return getattr(import_module(f"lib.engines.{module}"), attribute)
+    if name not in ENGINES:
+        raise ValueError(f"engine is {name!r}; choose one of {', '.join(ENGINES)}")
+    return ENGINES[name]
 
 
 def environments() -> dict[str, Environment]:
     """By name the environments that can be made."""
-    return {name: made for name in HOMES if (made := engine(name).environment).steps}
+    return {name: one.environment for name, one in ENGINES.items() if one.environment.steps}
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class Chosen:
                                  dtype=self.dtype, **settings)
 
     def line(self, setting: Setting) -> str:
-        """What a user of the engine sets."""
-        return self.engine.line(self._with_options(setting)) if setting.method != PLAIN else ""
+        """What a user of the engine sets, with places from the repository's root on; nothing for plain decoding."""
+        line = self.engine.line(self._with_options(setting)) if setting.method != PLAIN else ""
+        return line.replace(f"{HOME}/", "")
 
     def methods(self, kind: str) -> list[Method]:
         """The methods for a kind of drafter, or a draft model, whose kind is "model"."""
@@ -60,9 +64,3 @@ def parse(spec: str) -> Chosen:
         raise ValueError(f"engine is {spec!r}; after {name} give one number format at most, and each word once, of "
                          f"{', '.join(taken)}")
     return Chosen(found, *formats, options={option: True for option in options if option not in DTYPES})
-
-
-def ways(method: Method, pair, lengths: list[int]) -> list[Way]:
-    """A method with each of these numbers of draft tokens, for a pair."""
-    setting = method.setting(pair)
-    return [Way(replace(setting, tokens=length), method, method.replays(pair, length)) for length in lengths]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from lib.engines import llama_cpp, transformers, vllm
+from lib.engines import llama_cpp, openvino, transformers, vllm
 from lib.engines.writer import CHAIN, DYNAMIC, FOLDER, GGUF, Dynamic, Writer
 from lib.models.registry import SHIPPED
 from lib.trees.growth.candidates import Growth
@@ -41,6 +41,7 @@ ENGINES: dict[str, Writer] = {
         {"lookup": {}, "sam": {}}, f"{SGLANG}, on CUDA", ""),
     "SGLang, dynamic tree": Writer(DYNAMIC, SGLANG_LINE, ALGORITHMS, SGLANG),
     **llama_cpp.WRITERS,
+    **openvino.WRITERS,
     # `total_token` counts the root, `depth` the levels after the first.
     "EAGLE-2, EAGLE-3": Writer(
         DYNAMIC, "EaModel.from_pretrained(use_eagle3={use_eagle3}, ea_model_path={model!r}, total_token={with_root}, "

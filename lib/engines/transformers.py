@@ -13,8 +13,9 @@ from lib.drafters.drafter import merge
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import IndexedText
 from lib.engines import exports
-from lib.engines.driver import Method, Setting, Worker
+from lib.engines.driver import Worker
 from lib.engines.environments import Environment
+from lib.engines.methods import Method, Setting, cut, shortened
 from lib.engines.vllm import NgramDrafter
 from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.trees import shapes
@@ -83,9 +84,10 @@ class Transformers:
     environment = Here("transformers", (), "Apache-2.0", 0, 0)
     methods = (
         Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_matching_ngram_size": LONGEST}),
-               lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), at_prompt=True, cuts=True),
+               lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), cut, at_prompt=True),
         Method("model", ASSISTANT, exports.with_model(ASSISTANT),
-               lambda pair, tokens: EndedModelDrafter(pair.draft_model, pair.eos_token_ids), True, True))
+               lambda pair, tokens: EndedModelDrafter(pair.draft_model, pair.eos_token_ids), shortened,
+               at_prompt=True))
 
     def weights(self, target, dtype: str) -> str:
         """As `driver.Engine.weights`."""

@@ -16,8 +16,9 @@ from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
 from lib.drafters.heads.store import NGRAMS, check_folder_of
 from lib.drafters.lookup import IndexedText, LookupDrafter
 from lib.engines import exports
-from lib.engines.driver import FORCED, PLAIN, Method, Setting, Worker, chains_as, drafts_as
+from lib.engines.driver import Worker
 from lib.engines.environments import Environment
+from lib.engines.methods import FORCED, PLAIN, Method, Setting, chains_as, drafts_as
 from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
@@ -25,9 +26,10 @@ from lib.verify.draft import Draft
 
 # vLLM takes a chain by `num_speculative_tokens`; with a schedule, a list of [first batch, last batch, tokens], both
 # ends inclusive and the first from 1 on, the number depends on the batch size. Suffix decoding chooses a length for
-# each request by itself, and has no schedule.
+# each request by itself, and has no schedule. A custom class is not told the number: our proposer has a schedule.
 CONFIG, NUM_TOKENS, SCHEDULE = "speculative-config", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
-SCHEDULED, BY_BATCH = {"draft_model", "eagle", "eagle3", "ngram"}, "0.25 and later"
+CUSTOM, PROPOSER, ADDITIONAL = "custom_class", "draft_proposer", "additional-config"  # ours, and the option it reads
+SCHEDULED, BY_BATCH = {"draft_model", "eagle", "eagle3", "ngram", CUSTOM}, "0.25 and later"
 WITHOUT_MEMORY = {"suffix_decoding_max_cached_requests": 0}  # of requests that have ended
 Line = Mapping[str, str]
 
@@ -41,7 +43,7 @@ class Option(Writer):
     def line(self, setting: Tree, drafter: str, place: str = "") -> str:
         """As `Writer.line`."""
         model = {"model": place} if self.reads else {}
-        return config_line({**self.drafters[drafter], **model, NUM_TOKENS: setting.budget, **self.template})
+        return as_line({CONFIG: {**self.drafters[drafter], **model, NUM_TOKENS: setting.budget, **self.template}})
 
 
 WRITERS = {
@@ -55,9 +57,9 @@ WRITERS = {
 }
 
 
-def config_line(config: Mapping[str, object]) -> str:
-    """vLLM's option with these settings."""
-    return f"--{CONFIG} {shlex.quote(json.dumps(config))}"
+def as_line(options: Mapping[str, object]) -> str:
+    """Options of vLLM's command line that are JSON."""
+    return " ".join(f"--{name} {shlex.quote(json.dumps(value))}" for name, value in options.items() if value)
 
 
 def scheduled(by_batch: Mapping[int, Sequence[Line] | None]) -> dict[int, list[Line]]:
@@ -69,24 +71,28 @@ def scheduled(by_batch: Mapping[int, Sequence[Line] | None]) -> dict[int, list[L
     """
     rows = {batch: list(lines or ()) for batch, lines in by_batch.items()}
 
-    def configs() -> Iterator[tuple[int, int, dict, str]]:
-        """Batch size, index and settings of each row that can have a schedule, and the settings without length."""
+    def found() -> Iterator[tuple[int, int, dict, str]]:
+        """Batch size, index and options of each row that can have a schedule, and its settings without length."""
         for batch, lines in rows.items():
             for at, line in enumerate(lines):
-                option, _, text = line["setting"].partition(" ")
-                config = json.loads(shlex.split(text)[0]) if option == f"--{CONFIG}" else {}
-                if config.get("method") in SCHEDULED:
-                    yield batch, at, config, str({key: config[key] for key in config if key != NUM_TOKENS})
+                words = shlex.split(line["setting"])
+                if words[0] == f"--{CONFIG}":
+                    options = {name[2:]: json.loads(text) for name, text in zip(words[::2], words[1::2])}
+                    if options[CONFIG]["method"] in SCHEDULED:
+                        yield batch, at, options, str({**options[CONFIG], NUM_TOKENS: None})
 
     methods: dict[str, dict[int, int]] = {}
-    for batch, _, config, method in configs():
-        methods.setdefault(method, {})[batch] = config[NUM_TOKENS]
+    for batch, _, options, method in found():
+        methods.setdefault(method, {})[batch] = options[CONFIG][NUM_TOKENS]
     plain = {batch: 0 for batch, lines in by_batch.items() if lines is None}
-    for batch, at, config, method in list(configs()):
+    for batch, at, options, method in list(found()):
         lengths = methods[method] | plain
         if len(set(lengths.values())) > 1:
-            config |= {NUM_TOKENS: max(lengths.values()), SCHEDULE: ranges(lengths, sorted(by_batch))}
-            rows[batch][at] = {**rows[batch][at], "setting": config_line(config), "versions": BY_BATCH}
+            options[CONFIG][NUM_TOKENS] = max(lengths.values())
+            place, name = ((options[ADDITIONAL][PROPOSER], "schedule") if options[CONFIG]["method"] == CUSTOM else
+                           (options[CONFIG], SCHEDULE))
+            place[name] = ranges(lengths, sorted(by_batch))
+            rows[batch][at] = {**rows[batch][at], "setting": as_line(options), "versions": BY_BATCH}
     return rows
 
 
@@ -197,13 +203,12 @@ ENVIRONMENT = Environment(
                             "serves"])
 BLOCK = 128  # positions of a block of keys and values, as vLLM has on processors
 LOOKUP = {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1}
-PROPOSER, ADDITIONAL = "draft_proposer", "additional_config"  # our module of proposers, and where its options are
 
 
 def custom(kind: str, pair) -> Setting:
     """The setting of one of our proposers, with the n-gram tables of the pair's target where it reads them."""
-    options = {"tables": str(check_folder_of(pair.target_name, NGRAMS))} if kind != "sam" else {}
-    return Setting("custom_class", drafter=f"{PROPOSER}.{kind.capitalize()}", options={ADDITIONAL: {PROPOSER: options}})
+    options = {"tables": str(check_folder_of(pair.target_name, NGRAMS).resolve())} if kind != "sam" else {}
+    return Setting(CUSTOM, drafter=f"{PROPOSER}.{kind.capitalize()}", options={ADDITIONAL: {PROPOSER: options}})
 
 
 class Vllm:
@@ -221,7 +226,7 @@ class Vllm:
         Method("sam", "suffix", lambda pair: Setting("suffix"), lambda pair, tokens: SuffixDrafter()),
         Method("model", "draft_model", exports.with_model("draft_model"), drafts_as("model")),
         Method("eagle3", "eagle3", exports.with_head("eagle3"), drafts_as("eagle3")),
-        *(Method(kind, f"custom_class/{kind}", partial(custom, kind), chains_as(spec)) for kind, spec in
+        *(Method(kind, f"{CUSTOM}/{kind}", partial(custom, kind), chains_as(spec)) for kind, spec in
           (("sam", "sam"), ("ngrams", "ngrams"), ("combined", "combined:behind=ngrams"))))
 
     def weights(self, target, dtype: str) -> str:
@@ -230,10 +235,7 @@ class Vllm:
 
     def line(self, setting: Setting) -> str:
         """As `driver.Engine.line`."""
-        lines = [config_line(config)] if (config := speculative(setting)) else []
-        if more := setting.options.get(ADDITIONAL):
-            lines.append(f"--additional-config {shlex.quote(json.dumps(more))}")
-        return " ".join(lines)
+        return as_line({CONFIG: speculative(setting), ADDITIONAL: setting.options.get(ADDITIONAL)})
 
     def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
               log: Path) -> Worker:
@@ -253,7 +255,7 @@ def speculative(setting: Setting) -> dict[str, object] | None:
         return None
     config = {"method": setting.method, NUM_TOKENS: setting.tokens}
     if setting.method == FORCED:
-        config |= {"method": "custom_class", "model": "__main__.Forced"}
+        config |= {"method": CUSTOM, "model": "__main__.Forced"}
     config |= {"model": setting.drafter} if setting.drafter else {}
     config |= WITHOUT_MEMORY if setting.method == "suffix" else {}
     return config | {name: value for name, value in setting.options.items() if name not in ("compiled", ADDITIONAL)}

@@ -10,6 +10,7 @@ import pytest
 import transformers
 
 from lib.cost import recommendation
+from lib.engines.methods import PLAIN
 from lib.lab import provenance, tables
 from lib.lab.chapter import Chapter
 
@@ -84,12 +85,15 @@ def test_cells_are_short_and_hold_no_functions():
         assert not re.search(r"^\s*(def|class) |\blambda\b", source, re.MULTILINE), lines[0]
 
 
-def test_the_answer_comes_first_in_four_lines_that_say_what_they_are_valid_for(shown):
+def test_the_answer_comes_first_in_five_lines_that_say_what_they_are_valid_for(shown):
     opening, *lines = shown["text"][0].split("\n- ")
-    assert opening.startswith("**In short**") and len(lines) == 4
+    assert opening.startswith("**In short**") and len(lines) == 5
     assert all("*Valid for" in line for line in lines)
-    for choice in recommendation.load(REFERENCE / recommendation.FILE).by_batch:
+    advice = recommendation.load(REFERENCE / recommendation.FILE)
+    for choice in advice.by_batch:
         assert str(choice.speedup) in lines[0], "the speed that recommendation.json has"
+    for engine in advice.engines:
+        assert engine.way == PLAIN or ":" in engine.engine or f"{engine.way}: **{engine.measured}**" in lines[4]
     lengths = chain_lengths()
     assert f"a chain {lengths.iloc[-1]:.2f}" in lines[1]
 

@@ -101,5 +101,6 @@ READERS = {
     "SGLang, chain": read_sglang, "SGLang, n-gram": read_sglang_ngram, "SGLang, dynamic tree": read_sglang_dynamic,
     "llama.cpp": lambda text: chain(*whole(options(text), "spec-draft-n-max")),
     "llama.cpp, n-gram": lambda text: chain(*whole(options(text), "spec-ngram-simple-size-m")),
+    "OpenVINO GenAI, look-up": lambda text: chain(*whole(keywords(text.rpartition("; ")[2]), "num_assistant_tokens")),
     "EAGLE-2, EAGLE-3": read_eagle_dynamic, "TensorRT-LLM, dynamic tree": read_tensorrt_dynamic,
 }

@@ -9,7 +9,8 @@ from lib.decoding import generate
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
-from lib.engines.driver import FORCED, Decoded, EngineError, Method, Setting, drafts_as
+from lib.engines.driver import Decoded, EngineError
+from lib.engines.methods import FORCED, Method, Setting, drafts_as
 
 PREFILL, DRAFTING = 5.0, 0.2
 

@@ -4,14 +4,16 @@ import re
 import sys
 
 import gguf
+import psutil
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.engines import gguf_export, llama_cpp
-from lib.engines.driver import FORCED, EngineError, Setting
+from lib.engines.driver import EngineError
 from lib.engines.environments import Environment
+from lib.engines.methods import FORCED, Setting
 from lib.models.load import load_pair
 from lib.tests import tiny_gguf
 from lib.trees import shapes
@@ -72,6 +74,12 @@ def test_the_driver_asks_reads_and_counts_what_is_new(start):
 def test_a_server_that_dies_or_cannot_draft_is_told_with_its_log(start, tmp_path):
     with start(Setting()) as running, pytest.raises(EngineError, match="llama-server ended with status -9"):
         running.decode([[666]], 8)
+    with start(Setting()) as running, pytest.raises(EngineError, match="llama.cpp ended with status -9"):
+        (server,) = psutil.Process(running.process.pid).children()
+        running.process.kill()
+        running.decode([[3]], 8)
+    psutil.wait_procs([server], timeout=1)
+    assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, "it ends with its parent"
     with pytest.raises(EngineError, match="a draft model that shares the target's tokenizer"):
         start(Setting("draft-simple", 3, "broken.gguf"))
     log = (tmp_path / "log.txt").read_text()

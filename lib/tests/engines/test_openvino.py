@@ -9,7 +9,7 @@ import pytest
 
 from lib.drafters.drafter import UNKNOWN
 from lib.engines import driver
-from lib.engines.driver import FORCED, PLAIN, Setting
+from lib.engines.methods import FORCED, PLAIN, Setting
 from lib.engines.openvino import DEPTH, OPENVINO, WIDTH, FilledLookupDrafter, options_of
 from lib.trees import shapes
 from lib.trees.growth.rules import Eagle2

@@ -141,7 +141,8 @@ def test_a_rule_is_drafted_as_a_dynamic_tree_or_as_the_best_chain():
 def test_engines_run_what_they_have():
     named = {drafter: {row["engine"] for row in engines.settings(drafter, shapes.kary(2, 2), shapes.chain(3), PLACES)}
              for drafter in ("lookup", "sam", "recycling", "early_exit:6", "model")}
-    assert named["lookup"] == {"transformers, look-up", "vLLM, n-gram", "SGLang, n-gram", "llama.cpp, n-gram"}
+    assert named["lookup"] == {"transformers, look-up", "vLLM, n-gram", "SGLang, n-gram", "llama.cpp, n-gram",
+                               "OpenVINO GenAI, look-up"}
     assert named["sam"] == {"vLLM, suffix", "SGLang, n-gram"}
     assert named["model"] == {"transformers", "vLLM, chain", "SGLang, chain", "llama.cpp"}
     assert not named["recycling"] and not named["early_exit:6"]
@@ -153,7 +154,7 @@ def test_an_engine_that_cannot_read_a_drafters_weights_is_left_out():
              for form in PLACES}
     assert named == {FOLDER: {"transformers", "vLLM, chain", "SGLang, chain"}, GGUF: {"llama.cpp"}}
     assert not engines.settings("model", tree, chain, {}) and not engines.settings("eagle3", tree, chain, {})
-    assert len(engines.settings("lookup", tree, chain, {})) == 4, "look-up has none"
+    assert len(engines.settings("lookup", tree, chain, {})) == 5, "look-up has none"
     assert why_none("eagle3") == "no checkpoint of eagle3 exists that an engine reads"
     assert why_none("recycling") == "no engine runs recycling"
 

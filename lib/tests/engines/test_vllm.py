@@ -1,6 +1,8 @@
 """vLLM: drafters against its own drafts, its configuration, and the driver with a stand-in for its package."""
 
+import json
 import os
+import shlex
 import signal
 import sys
 from types import SimpleNamespace
@@ -9,8 +11,10 @@ import pytest
 
 from lib.drafters.drafter import AGAIN
 from lib.engines import vllm
-from lib.engines.driver import EngineError, Setting
-from lib.engines.vllm import VLLM, NgramDrafter, SuffixDrafter, favourite
+from lib.engines.driver import EngineError
+from lib.engines.methods import Setting
+from lib.engines.vllm import (
+    ADDITIONAL, CUSTOM, NUM_TOKENS, PROPOSER, VLLM, NgramDrafter, SuffixDrafter, favourite, scheduled)
 from lib.trees import shapes
 
 # Text, largest and smallest n, draft tokens, and the draft: of vLLM 0.32. A digit is a token.
@@ -108,3 +112,15 @@ def test_the_driver_counts_what_one_call_drafted_and_tells_how_the_engine_ended(
         assert running.decode([[1]], 3).drafts == -1
     with pytest.raises(EngineError, match="no config.json in .*missing"):
         VLLM.start("missing", Setting(), **limits)
+
+
+def test_our_proposer_has_a_schedule_of_its_own_and_plain_decoding_is_part_of_it():
+    def line(tokens):
+        return [{"setting": VLLM.line(Setting(CUSTOM, tokens, "draft_proposer.Sam", {ADDITIONAL: {PROPOSER: {}}}))}]
+
+    found = scheduled({1: line(4), 4: line(2), 8: None})
+    for rows in (found[1], found[4]):
+        _, config, _, options = shlex.split(rows[0]["setting"])
+        assert json.loads(config) == {"method": CUSTOM, NUM_TOKENS: 4, "model": "draft_proposer.Sam"}
+        assert json.loads(options) == {PROPOSER: {"schedule": [[1, 3, 4], [4, 7, 2], [8, 8, 0]]}}
+    assert scheduled({1: line(4), 4: line(4)})[4] == line(4) and found[8] == []

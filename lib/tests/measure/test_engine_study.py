@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from lib.engines import registry
-from lib.engines.driver import PLAIN, EngineError
+from lib.engines.driver import EngineError
+from lib.engines.methods import PLAIN
 from lib.lab import tables
 from lib.lab.chapter import Store
 from lib.measure import engines
