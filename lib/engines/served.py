@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
+from lib.drafters.drafter import UNKNOWN
 from lib.engines.driver import Decoded, EngineError, Running
 from lib.replay.endpoint import KEY, LONGEST
 
@@ -47,19 +48,21 @@ class Server(Running):
         return Decoded(tokens, seconds, max(firsts) - began, *(counts_of(told) or of_counters(change, told)))
 
     def _answer(self, prompt: list[int], new_tokens: int, ignore: bool) -> tuple[list[int], float, Mapping]:
-        """An answer's token ids, the time at which its first token came, and what the server tells of it."""
+        """An answer's token ids, UNKNOWN where the server counts tokens alone, the time at which the first of them came,
+        and what the server tells of it.
+        """
         body = {"model": self.model, "prompt": prompt, "max_tokens": new_tokens, "ignore_eos": ignore, **WANTED}
-        tokens, first, told = [], float("nan"), {}
+        tokens, first, told, count = [], None, {}, 0
         for part in self._stream("/completions", body):
             choice = (part.get("choices") or [{}])[0]
             ids = choice.get("token_ids") or part.get("tokens") or choice.get("tokens") or []
-            first = time.perf_counter() if ids and not tokens else first
+            first = first or (time.perf_counter() if ids or choice.get("text") else None)
             tokens += ids
+            count = (part.get("usage") or {}).get("completion_tokens", count)
             told |= {name: part[name] for name in ("metrics", "timings") if part.get(name)}
-        if not tokens:
-            raise EngineError(f"the server at {self.url} gives no token ids; start it so that it does (vLLM: "
-                              "return_token_ids, llama.cpp: return_tokens), or give a log")
-        return tokens, first, told
+        if not first or not (tokens or count):
+            raise EngineError(f"the server at {self.url} tells neither token ids nor how many tokens it wrote")
+        return tokens or [UNKNOWN] * count, first, told
 
     def _stream(self, path: str, body: Mapping[str, object]) -> Iterator[dict]:
         with self._open(self.url + path, json.dumps(body).encode()) as answer:

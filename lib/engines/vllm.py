@@ -268,7 +268,7 @@ def variables(threads: int) -> dict[str, str]:
         "LD_PRELOAD": str(folder / "lib" / "libiomp5.so"), "KMP_BLOCKTIME": "1", "OMP_NUM_THREADS": str(threads),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(folder / "cache"),
-        "VLLM_CONFIG_ROOT": str(folder / "cache"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        "VLLM_CONFIG_ROOT": str(folder / "cache"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
 
 
 VLLM = Vllm()

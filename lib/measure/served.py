@@ -17,6 +17,7 @@ from lib.cost.roofline import HARDWARE
 from lib.cost.round_cost import RoundCost
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, make, parse
+from lib.engines.driver import EngineError
 from lib.engines.served import Server
 from lib.forward.load import load_served
 from lib.lab import provenance, stats
@@ -54,8 +55,10 @@ def measure(store: Store, *, log: str, inputs: str, url: str, served: str, promp
     written_at = temperature_of(temperature, texts)
     store.write("served_answers", answers(texts))
     if url:
-        store.write("served_runs", as_served(Server(url, served), texts, batches, new_tokens,
-                                             model.eos_token_ids))
+        try:
+            store.write("served_runs", as_served(Server(url, served), texts, batches, new_tokens, model.eos_token_ids))
+        except EngineError as error:
+            print(f"the server was not timed: {error}")
     competing, known = entrants(model, kinds), prices(costs, model, batches, most_nodes)
     tried = replayed(competing, texts, written_at, Limits(most_nodes, most_depth, batches))
     by_batch = [from_logs.recommend(tried, cost, batch, texts, rng) for batch, cost in known.items()]

@@ -30,6 +30,8 @@ class StandIn(BaseHTTPRequestHandler):
             return
         type(self).drafts += 1
         parts = [{"choices": [{"token_ids": [token]}]} for token in asked["prompt"][:2]]
+        if asked["prompt"] == [1]:  # as llama.cpp's
+            parts = [{"choices": [{"text": "a"}]}, {"choices": [], "usage": {"completion_tokens": 3}}]
         self.answer("".join(f"data: {json.dumps(part)}\n\n" for part in parts) + "data: [DONE]\n\n")
 
     def answer(self, text: str, status: int = 200):
@@ -56,6 +58,12 @@ def test_tokens_come_from_the_stream_and_counts_from_what_changed(url):
         done = Server(url, "known").decode([[7, 8, 9], [4, 5]], 2)
         assert done.tokens == ([7, 8], [4, 5]) and 0 < done.prefill <= done.seconds
         assert (done.drafts, done.drafted, done.accepted) == (2, 4, [2, 0])
+
+
+def test_tokens_without_ids_are_counted(url):
+    assert Server(url, "known").decode([[1]], 3).tokens == ([-1, -1, -1],)
+    with pytest.raises(EngineError, match="neither token ids nor how many"):
+        Server(url, "known").decode([[]], 3)
 
 
 def test_what_the_server_refuses_is_told_without_the_key(url):
