@@ -120,13 +120,13 @@ def beside(ways: pd.DataFrame, name: str) -> list[str]:
     return [*same[max(at - 1, 0) : at], *same[at + 1 : at + 2]]
 
 
-def as_costs(rows: pd.DataFrame, path: Path) -> None:
+def as_costs(rows: pd.DataFrame, path: Path, models: Sequence[str]) -> None:
     """Writes the rows of "engine_costs" of one engine as a table of costs that `served.read_costs` reads, with the mean
-    time of a draft model's forward pass where one was timed.
+    time of a draft model's forward pass where one was timed. models: the methods that draft with one.
     """
     checks = rows[(rows["method"] == PLAIN) | (rows["method"] == FORCED) & (rows["nodes"] > 0)]
-    models = rows[rows["method"].isin(["draft_model", "draft-simple", "assistant_model"])]
-    passes = (models["ms"].clip(lower=1e-3) / models["nodes"]).groupby(models["batch"]).mean()
+    timed = rows[rows["method"].isin(models)]
+    passes = (timed["ms"].clip(lower=1e-3) / timed["nodes"]).groupby(timed["batch"]).mean()
     costs = checks.rename(columns={"ms": "check_ms"})[["batch", "nodes", "check_ms"]].sort_values(["batch", "nodes"])
     costs = costs.assign(draft_ms=costs["batch"].map(passes)) if len(passes) else costs
     atomic_file.replace(path, costs.to_csv(index=False).encode())

@@ -48,8 +48,8 @@ class Server(Running):
         return Decoded(tokens, seconds, max(firsts) - began, *(counts_of(told) or of_counters(change, told)))
 
     def _answer(self, prompt: list[int], new_tokens: int, ignore: bool) -> tuple[list[int], float, Mapping]:
-        """Token ids, UNKNOWN where the server only counts tokens, the time of the first, and what the server tells of the
-        answer.
+        """Its token ids, UNKNOWN where the server only counts them, the time at which the first came, and what the
+        server tells of the answer.
         """
         body = {"model": self.model, "prompt": prompt, "max_tokens": new_tokens, "ignore_eos": ignore, **WANTED}
         tokens, first, told, count = [], None, {}, 0

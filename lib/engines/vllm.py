@@ -81,11 +81,11 @@ def scheduled(by_batch: Mapping[int, Sequence[Line] | None]) -> dict[int, list[L
                     if options[CONFIG]["method"] in SCHEDULED:
                         yield batch, at, options, str({**options[CONFIG], NUM_TOKENS: None})
 
-    methods: dict[str, dict[int, int]] = {}
-    for batch, _, options, method in found():
+    known, methods = list(found()), {}
+    for batch, _, options, method in known:
         methods.setdefault(method, {})[batch] = options[CONFIG][NUM_TOKENS]
     plain = {batch: 0 for batch, lines in by_batch.items() if lines is None}
-    for batch, at, options, method in list(found()):
+    for batch, at, options, method in known:
         lengths = methods[method] | plain
         if len(set(lengths.values())) > 1:
             options[CONFIG][NUM_TOKENS] = max(lengths.values())

@@ -24,7 +24,7 @@ from lib.replay.simulated import Recorded
 
 NODES = (0, 1, 2, 4, 7, 8, 15, 16)  # draft tokens of forced rounds: both sides of the steps that checks may have. An
 # engine whose rounds without a draft cost a plain step begins with 1.
-FORCED_TOKENS = 24  # of each prompt in a forced run, each from a round of its own
+FORCED_TOKENS = 24  # that a forced run writes for each prompt; each round gives one
 REPEATS = 3  # of each point of the curve
 CALIBRATED = 2  # choosing prompts on which the time of a method's drafting is measured
 
@@ -33,7 +33,7 @@ CALIBRATED = 2  # choosing prompts on which the time of a method's drafting is m
 class Bench:
     """An engine with a target, and its prompts, of which some choose and the others judge.
 
-    spec: the engine's name in the tables. longest: draft tokens of a round at most. ends: tokens that end an answer.
+    spec: the engine's name in the tables. longest: the most draft tokens per round. ends: tokens that end an answer.
     """
 
     spec: str
@@ -92,8 +92,9 @@ class Written:
 
 
 def plain_texts(bench: Bench) -> Written:
-    """The table "engine_texts": each prompt alone; after an answer that ends the engine is asked for what would follow,
-    so that every round is decided. (An engine that is told to ignore ends may write other tokens in their place.)
+    """Fills the table "engine_texts" with the plain text of each prompt, decoded alone. After an answer has ended, the
+    engine is asked to continue it, so that the text decides every round. (An engine that is told to ignore ends may
+    write another token in their place.)
     """
     table, plain = bench.store.open("engine_texts"), Way(Setting())
     missing = [row for row, name in enumerate(bench.prompts.names) if (bench.spec, name) not in table.keys()]
@@ -134,8 +135,8 @@ def recorded(bench: Bench, written: Written, rows: Sequence[int]) -> Recorded:
 
 
 def curve(bench: Bench, ways: Sequence[Way], replayed, rng: np.random.Generator) -> pd.DataFrame:
-    """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then what
-    drafting with a model adds to a round.
+    """The engine's rows of the table "engine_costs": plain steps and forced rounds in shuffled turns, then the
+    time that drafting with a model adds to a round.
     """
     plain, forced = Way(Setting()), Way(Setting(FORCED, max(NODES)))
     table = bench.store.open("engine_costs")

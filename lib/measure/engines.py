@@ -64,7 +64,8 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
         rows.append(study(bench, ways[spec], np.random.default_rng(seed)))
         store.write("engine_ways", pd.concat(rows))
         if spec == engine[0]:
-            in_engine.as_costs(of_engine(store.open("engine_costs").frame(), bench), store.folder / COSTS)
+            in_engine.as_costs(of_engine(store.open("engine_costs").frame(), bench), store.folder / COSTS,
+                               [method.label for method in chosen[spec].methods(MODEL)])
             atomic_file.replace(store.folder / ANSWERS, "".join(answers(bench, plain_texts(bench))).encode())
     if (path := store.folder / recommendation.FILE).exists():
         replace(recommendation.load(path), engines=advised(pd.concat(rows))).save(path)
