@@ -24,6 +24,7 @@ from transformers import AutoTokenizer
 from lib import models
 from lib.__main__ import HOME, main
 from lib.cost import recommendation
+from lib.engines.environments import Environment
 from lib.lab import environment, execute, plan, provenance, run, tables
 from lib.lab.plan import StageFailed, UsageError
 from lib.measure import parameters
@@ -675,7 +676,8 @@ def test_arguments_that_pytest_refuses_are_a_wrong_command_and_help_names_what_t
     assert "cpu, gpu, quick" in said and "01_shapes, 02_broken, 09_report" in said and "--reference" in said
 
 
-def test_the_profiles_that_come_along_fit_the_notebooks_and_quick_is_what_these_say_themselves():
+def test_the_profiles_that_come_along_fit_the_notebooks_and_quick_is_what_these_say_themselves(monkeypatch):
+    monkeypatch.setattr(Environment, "is_there", True)  # the reference asks for engines
     layout = plan.Layout(HOME)
     assert all(set(stage.values) <= {plan.RUN_DIR} for stage in plan.make(layout, ["quick"]).stages)
     assert {"quick", "cpu", "full", "gpu"} <= set(layout.profiles())
