@@ -5,6 +5,7 @@ run them; callers then use PyTorch's operators.
 """
 
 import ctypes
+import sys
 from ctypes import c_float, c_int64, c_void_p
 from typing import Sequence
 
@@ -139,8 +140,8 @@ class NativeBlocks:
         layer's input.
     norm, output, embedding: None where there is none.
 
-    Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. PyTorch's
-    operators are faster for more than `most_rows` rows. An object serves one call at a time.
+    Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. Beyond
+    `most_rows` rows PyTorch's operators are faster: without panels. An object serves one call at a time.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
@@ -159,7 +160,8 @@ class NativeBlocks:
                 of_part[gate] = of_part[up] = None
         self.copies = {part: of_part[part] for part in self.copies}
         self.panels = of_part | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
-        self.most_rows = products.most_rows(all(self.panels.get(part) is not None for part in linears))
+        in_panels = all(self.panels.get(part) is not None for part in linears)
+        self.most_rows = sys.maxsize if in_panels else products.MOST_ROWS
         self.layers = (LayerStruct * len(layers))(*(
             LayerStruct(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
                   **{name: self._matrix(part) for name, part in _projections(layer).items()}) for layer in layers))

@@ -4,6 +4,7 @@ The faster ones serve models of Llama's kind; what they do not serve (long promp
 "layers". The results agree within rounding.
 """
 
+import sys
 from dataclasses import dataclass
 from typing import Callable
 from weakref import WeakKeyDictionary
@@ -71,6 +72,11 @@ class ForwardPass:
             logits, states = self.blocks(tokens, depth, cache, mask, asked.get("logits_to_keep", 0),
                                          asked.get("output_hidden_states", False))
         return Output(logits, None if states is None else tuple(states))
+
+    @property
+    def reads_blocks(self) -> bool:
+        """Whether it is fastest on a long text block by block."""
+        return self.name == NATIVE and self.blocks.most_rows == sys.maxsize
 
     @property
     def fills(self) -> bool:

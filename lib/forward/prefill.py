@@ -1,6 +1,7 @@
 """Prefill of a batch of texts: beside texts of similar lengths, and once where one text begins another.
 
-Padding costs as much as text on a CPU; and the starts of rounds in one text are many texts with a common beginning.
+Padding costs as much as text on a CPU; and the starts of rounds in one text are many texts with a common beginning. The
+kernels read long texts in blocks whose numbers stay in the processor's cache.
 """
 
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from lib.forward.passes import ForwardPass
 from lib.models.cache import TreeCache
 
 ALIKE = 0.8  # of the longest text's length; shorter ones are forwarded apart
+BLOCK = 512  # tokens of a block of all texts
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,11 @@ def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = Fal
         inside = ((place >= group.start) & (place < group.stop)).nonzero()[:, 0]
         tokens = pad_sequence([texts[i] for i in longest[group]], batch_first=True).to(run.device)
         last, column = torch.unique(lengths[inside] - 1, return_inverse=True)
-        depth = torch.arange(tokens.shape[1], device=tokens.device)
         caches.append(TreeCache())
-        out = run(tokens, depth, None, caches[-1], logits_to_keep=last.to(tokens.device),
-                  **({"output_hidden_states": True} if hidden_states else {}))
+        logits, own = read(run, tokens, caches[-1], last, hidden_states)
         caches[-1].set_lengths(lengths[longest[group]])
-        after.append((inside, out.logits[place[inside] - group.start, column]))
-        states.append(out.hidden_states if hidden_states else ())
+        after.append((inside, logits[place[inside] - group.start, column]))
+        states.append(own)
     cache, in_order = caches[0], torch.equal(place, torch.arange(len(longest)))
     cache.join(caches[1:])
     if not in_order:
@@ -54,6 +54,25 @@ def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = Fal
                    pad_sequence([row for part in parts for row in part], batch_first=True)[place]
                    for parts in zip(*states))
     return Prefilled(cache, torch.cat([logits for _, logits in after])[order], layers)
+
+
+def read(run: ForwardPass, tokens: Tensor, cache: TreeCache, keep: Tensor,
+         hidden_states: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Fills an empty cache with tokens int64[B, T]: logits [B, K, V] after the places keep int64[K], in ascending order,
+    and the hidden states [B, T, H] per layer where they are wanted.
+    """
+    size = max(1, BLOCK // len(tokens)) if run.reads_blocks else tokens.shape[1]
+    logits, states = [], []
+    for start in range(0, tokens.shape[1], size):
+        block = tokens[:, start : start + size]
+        depth, end = torch.arange(block.shape[1], device=tokens.device), start + block.shape[1]
+        inside = keep[(keep >= start) & (keep < end)] - start
+        out = run(block, depth, None, cache, logits_to_keep=inside.to(tokens.device),
+                  **({"output_hidden_states": True} if hidden_states else {}))
+        cache.set_lengths(torch.full([len(tokens)], end))
+        logits.append(out.logits)
+        states.append(out.hidden_states if hidden_states else ())
+    return torch.cat(logits, dim=1), tuple(torch.cat(layer, dim=1) for layer in zip(*states))
 
 
 def trunks(texts: Sequence[Tensor]) -> tuple[list[int], list[int]]:

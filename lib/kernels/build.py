@@ -19,7 +19,7 @@ from pathlib import Path
 from lib.lab import processor
 
 # Instruction sets, the best first: what the processor must have, and the compiler's options.
-BFLOAT16 = ("-mavx512bf16", "-mamx-tile", "-mamx-bf16")  # used where the processor has them
+BFLOAT16 = ("-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8")  # used where the processor has them
 INSTRUCTION_SETS = {
     "AVX-512 with bfloat16": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "fma"}, BFLOAT16),
     "AVX-512": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}, ()),

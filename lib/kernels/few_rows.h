@@ -30,7 +30,8 @@ struct Matrix {
 enum : int64_t {
   HALVES,  // [out / 16, in / 2, 16]: bfloat16 numbers, two neighbours per word, the first in its lower half
   BYTES,   // [out / 16, in, 16]: int8 numbers
-  NIBBLES, // [out / 16, in / 8, 16]: numbers 0 to 15, eight neighbours per word, the first in its lowest bits
+  NIBBLES, // [out / 16, in / 8, 16]: numbers 0 to 15, eight neighbours per word, those of even places in
+           // its lower half
   SHORTS   // [out / 16, in, 16]: float16 numbers
 };
 

@@ -15,16 +15,9 @@ namespace {
 
 // to [rows, out] = x W^T + b.
 template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t rows, int64_t threads) {
-  const bool tiled = by_tiles<T>(matrix);
-  Numbers<float> packed{nullptr, &std::free};
-  if constexpr (MATRIX)
-    if (tiled) packed = numbers<float>(packed_size(rows, matrix.in));
-  Threads::run(threads, [&] {
-    const Tiles tiles(tiled ? rows : 0);
-    if constexpr (MATRIX && sizeof(T) == 4)
-      if (tiled) pack_rows(x, rows, matrix.in, packed.get());
-    product(matrix, Rows<T>{x, rows, packed.get()}, to, matrix.out);
-  });
+  Numbers<char> packed{nullptr, &std::free};
+  if (MATRIX && matrix_units()) packed = numbers<char>(Packed::bytes(rows, matrix.in));
+  Threads::run(threads, [&] { product(matrix, Rows<T>(x, rows, matrix, packed.get()), to, matrix.out); });
 }
 
 // The inputs of nodes, [rows, hidden], and of their attention, [rows, 2 hidden] of EAGLE-3.

@@ -81,11 +81,8 @@ template <class T> class Run {
     query = numbers<T>(rows * f.heads * f.dim), attended = numbers<T>(rows * f.heads * f.dim);
     lse = numbers<float>(rows * f.heads);
     const int64_t longest = std::max({widest, f.hidden, inner, f.layers->query.in});
-    tiled = by_tiles<T>(f.layers->down);
-    if constexpr (MATRIX)
-      if (tiled) packed = numbers<float>(packed_size(std::max(rows, f.kept_rows), longest));
+    if (MATRIX && matrix_units()) packed = numbers<char>(Packed::bytes(std::max(rows, f.kept_rows), longest));
   }
-
 
   // Returns -1, or a row whose token is unknown, without computing anything.
   int all() {
@@ -102,12 +99,12 @@ template <class T> class Run {
     }
     for (int64_t layer = 0; layer < f.depth; ++layer) {
       if (f.states) copied(state.get(), rows * f.hidden, static_cast<T*>(f.states) + layer * rows * f.hidden);
-      Threads::run(f.threads, [&] { project(f.layers[layer], Tiles(tiled ? rows : 0)); });
+      Threads::run(f.threads, [&] { project(f.layers[layer]); });
       attend(f.layers[layer]);
-      Threads::run(f.threads, [&] { finish(f.layers[layer], Tiles(tiled ? rows : 0)); });
+      Threads::run(f.threads, [&] { finish(f.layers[layer]); });
     }
     if (f.last) copied(state.get(), rows * f.hidden, static_cast<T*>(f.last));
-    Threads::run(f.threads, [&] { speak(Tiles(tiled ? f.kept_rows : 0)); });
+    Threads::run(f.threads, [&] { speak(); });
     return -1;
   }
 
@@ -115,9 +112,8 @@ template <class T> class Run {
   const Forward& f;
   const int64_t rows = f.batch * f.nodes, all_heads = f.heads + 2 * f.kv_heads;
   int64_t inner = 0, widest = 0;
-  bool tiled = false;
-  Numbers<float> state{nullptr, &std::free}, heads = {nullptr, &std::free}, lse = {nullptr, &std::free},
-                 packed = {nullptr, &std::free};
+  Numbers<float> state{nullptr, &std::free}, heads = {nullptr, &std::free}, lse = {nullptr, &std::free};
+  Numbers<char> packed{nullptr, &std::free};
   Numbers<T> input{nullptr, &std::free}, middle = {nullptr, &std::free}, query = {nullptr, &std::free},
       attended = {nullptr, &std::free};
 
@@ -125,12 +121,8 @@ template <class T> class Run {
     return static_cast<T*>(layer.stored) + ((which * f.batch + row) * f.kv_heads + head) * layer.capacity * f.dim;
   }
 
-  // Within a parallel region: the complete rows x [count, in], as products take them.
-  Rows<T> ready(const T* x, int64_t count, int64_t in) {
-    if constexpr (MATRIX && sizeof(T) == 4)
-      if (tiled) pack_rows(x, count, in, packed.get());
-    return {x, count, packed.get()};
-  }
+  // Within a parallel region: the complete rows x [count, in], as products with a matrix take them.
+  Rows<T> ready(const Matrix& matrix, const T* x, int64_t count) { return {x, count, matrix, packed.get()}; }
 
   void norm_all(const void* weight) {
     Threads::each(rows, [&](int64_t row) {
@@ -141,12 +133,16 @@ template <class T> class Run {
   }
 
   // Queries, keys and values of all rows; each head is normed, rotated and written where attention reads it.
-  void project(const Layer& layer, const Tiles&) {
+  void project(const Layer& layer) {
     if (!layer.input) norm_all(layer.input_norm);
-    const Rows<T> from = ready(layer.input ? static_cast<const T*>(layer.input) : input.get(), rows, layer.query.in);
+    Rows<T> from = ready(layer.query, layer.input ? static_cast<const T*>(layer.input) : input.get(), rows);
     const int64_t width = all_heads * f.dim;
     float* place = heads.get();
     for (const Matrix* matrix : {&layer.query, &layer.key, &layer.value}) {
+      if (matrix->kind != layer.query.kind || matrix->group != layer.query.group) {  // as some files have them
+        Threads::barrier();
+        from = ready(*matrix, from.x, rows);
+      }
       product(*matrix, from, place, width);
       place += matrix->out;
     }
@@ -185,31 +181,31 @@ template <class T> class Run {
     f.attend(&call);
   }
 
-  void finish(const Layer& layer, const Tiles&) {
-    const int64_t hidden = f.hidden, width = f.heads * f.dim, inner = layer.gate.out;
+  void finish(const Layer& layer) {
+    const int64_t width = f.heads * f.dim;
     Threads::each(rows * f.heads, [&](int64_t i) {  // [batch, head, node] to [batch, node, head]
       const int64_t row = i / f.heads, head = i % f.heads, b = row / f.nodes;
       std::memcpy(input.get() + row * width + head * f.dim,
                   attended.get() + ((b * f.heads + head) * f.nodes + row % f.nodes) * f.dim, f.dim * sizeof(T));
     });
     Threads::barrier();
-    add_product(layer.output, ready(input.get(), rows, width), state.get());
+    add_product(layer.output, ready(layer.output, input.get(), rows), state.get());
     Threads::barrier();
     norm_all(layer.middle_norm);
-    widen(layer, ready(input.get(), rows, hidden));
+    widen(layer, ready(layer.gate, input.get(), rows));
     Threads::barrier();
-    add_product(layer.down, ready(middle.get(), rows, inner), state.get());
+    add_product(layer.down, ready(layer.down, middle.get(), rows), state.get());
   }
 
   // middle [rows, inner] = gate(x) / (1 + e^-gate(x)) * up(x)
-  void widen(const Layer& layer, Rows<T> x) {
+  void widen(const Layer& layer, const Rows<T>& x) {
     each_output({&layer.gate, &layer.up}, x, [&](int64_t row, int64_t at, Mask mask, const Vec* values) {
       write(middle.get() + row * layer.gate.out + at, mask, gated(values[0], values[1]));
     });
   }
 
   // The last norm, and the logits of the wanted rows.
-  void speak(const Tiles&) {
+  void speak() {
     const T* weight = static_cast<const T*>(f.final_norm);
     const auto norm = [&](int64_t row, T* to) {
       normed(state.get() + row * f.hidden, weight, f.hidden, f.epsilon, to);
@@ -219,7 +215,7 @@ template <class T> class Run {
     Threads::each(f.kept_rows, [&](int64_t i) { norm(f.kept ? f.kept[i] : i, input.get() + i * f.hidden); });
     Threads::barrier();
     if (f.vocabulary.out)
-      product(f.vocabulary, ready(input.get(), f.kept_rows, f.hidden), static_cast<T*>(f.logits), f.vocabulary.out);
+      product(f.vocabulary, ready(f.vocabulary, input.get(), f.kept_rows), static_cast<T*>(f.logits), f.vocabulary.out);
   }
 };
 

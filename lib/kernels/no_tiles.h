@@ -9,15 +9,19 @@ constexpr int64_t BLOCK = 32, SIDE = 16;
 constexpr int PARTS = 3;
 template <class T> constexpr int PARTS_OF = 1;
 constexpr int64_t whole_blocks(int64_t count) { return count; }
+inline bool matrix_units() { return false; }
 
-struct Tiles {
-  explicit Tiles(int64_t = 0) {}
-};
+struct Tiles {};
 struct Left { const bf16* at; int64_t apart, part; };
+struct Matrix;
+struct Packed {
+  int64_t count = 0;
+  static int64_t bytes(int64_t, int64_t) { return 0; }
+};
 
-bool matrix_units();
-int64_t packed_size(int64_t rows, int64_t in);
-void pack_rows(const float* x, int64_t rows, int64_t in, float* packed);
+template <class T> bool by_tiles(const Matrix&, int64_t) { return false; }
+template <class T> Packed packed_for(const Matrix&, const T*, int64_t, char*) { return {}; }
+template <class T, class M, class F> void each_packed(const M&, const Packed&, F) {}
 Words interleaved(Words both);
 void turn_block(const bf16* from, int64_t apart, int64_t dim, bf16* turned);
 template <class T, int R> void score_by_tiles(Left, int64_t, const float*, int64_t, float*);

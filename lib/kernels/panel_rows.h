@@ -43,7 +43,7 @@ template <class T> struct Shorts {  // float16 numbers
 };
 template <class T> struct Nibbles {  // eight numbers 0 to 15 per word
   static constexpr int64_t SPAN = 8, SIZE = 4 * PANEL, EACH = 4, WORDS = 8;
-  template <int I> static Words word(const char* at) { return words(nibble<I>(read_words(at))); }
+  template <int I> static Words word(const char* at) { return words(nibble<I % 2 * 4 + I / 2>(read_words(at))); }
 };
 // The type of the factors of weights that have none for a block.
 struct None {};
@@ -200,7 +200,7 @@ inline void copy_weights(const Matrix& matrix, int64_t output, float* to) {
     if (matrix.kind == HALVES)
       number = number_at(static_cast<const bf16*>(matrix.panels) + first + (k / 2 * PANEL + lane) * 2 + k % 2);
     if (matrix.kind == NIBBLES)
-      number = static_cast<const uint32_t*>(matrix.panels)[first / 8 + k / 8 * PANEL + lane] >> k % 8 * 4 & 15;
+      number = static_cast<const uint32_t*>(matrix.panels)[first / 8 + k / 8 * PANEL + lane] >> (k % 2 * 16 + k % 8 / 2 * 4) & 15;
     if (matrix.scale) number *= matrix.scale[output];
     if (matrix.block_scale) number *= factor(matrix.block_scale, k);
     to[k] = matrix.block_offset ? number + factor(matrix.block_offset, k) : number;

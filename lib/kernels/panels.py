@@ -11,6 +11,7 @@ from torch import Tensor
 
 HALVES, BYTES, NIBBLES, SHORTS = range(4)  # as `few_rows.h` numbers them
 PANEL = 16
+SHIFTS = 0, 16, 4, 20, 8, 24, 12, 28  # of a word's eight numbers of 4 bits
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Panels:
 
     numbers: by `kind` int32[out / 16, in / 2, 16] of two bfloat16 numbers of a row per word, the first in its lower
         half (HALVES); int8 (BYTES) or float16 (SHORTS) [out / 16, in, 16]; or int32[out / 16, in / 8, 16] of eight
-        numbers 0 to 15 of a row per word, the first in its lowest bits (NIBBLES).
+        numbers 0 to 15 of a row per word, those of even places in its lower half (NIBBLES).
     scale: float32[out], times which int8 numbers are the weights; or None.
     block_scale, block_offset: float16 or float32 [out / 16, in / group, 16]; a block's `group` numbers, times its
         scale, plus its offset if there is one, are the weights; or None.
@@ -64,8 +65,7 @@ class Panels:
             both = torch.stack([numbers << 16, numbers & -65536], dim=-1)
             numbers = both.flatten(-2).contiguous().view(torch.float32)
         if self.kind == NIBBLES:
-            shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=numbers.device)
-            numbers = (numbers[..., None] >> shifts & 15).flatten(-2)
+            numbers = torch.stack([numbers >> shift & 15 for shift in SHIFTS], dim=-1).flatten(-2)
         weights = numbers[..., : self.shape[1]].float()
         if self.block_scale is not None:
             blocks = weights.unflatten(-1, (-1, self.group)) * of(self.block_scale).float()[..., None]
@@ -109,8 +109,7 @@ def of_blocks(numbers: Tensor, scale: Tensor, offset: Tensor | None, bits: int) 
     group, kind = numbers.shape[1] // scale.shape[1], {4: NIBBLES, 8: BYTES}[bits]
     own = _in_panels(numbers.to(torch.int32 if bits == 4 else torch.int8))
     if bits == 4:
-        shifts = torch.arange(0, 32, 4, dtype=torch.int32)[:, None]
-        own = (own.unflatten(1, (-1, 8)) << shifts).sum(2, dtype=torch.int32)
+        own = sum(part << shift for part, shift in zip(own.unflatten(1, (-1, 8)).unbind(2), SHIFTS))
     factors = [part for part in (scale, offset) if part is not None]
     short = all(torch.equal(part.half().float(), part) for part in factors)
     laid = [F.pad(part, (0, 0, 0, -len(part) % 64)).unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()

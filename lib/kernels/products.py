@@ -17,7 +17,7 @@ from lib.kernels.panels import Panels, of_16_bits
 from lib.lab import processor
 from lib.lab.processor import free_memory
 
-MOST_ROWS = 512  # PyTorch's products are faster beyond
+MOST_ROWS = 512  # of weights that are in no panels; PyTorch's products are faster beyond
 MOST_COPIED = 0.25  # most of the free memory that a second copy of weights may take
 MUCH = 0.95  # of the time in float32, which is more exact: bfloat16 is taken where it needs less
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -40,8 +40,6 @@ def weights_refusal(weights: Sequence[Tensor], device: str = "") -> str | None:
         return f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}"
     if not all(weight.is_contiguous() for weight in weights):
         return "its weights are not contiguous"
-    if weights[0].dtype == torch.bfloat16 and processor.has_matrix_units():
-        return "the processor's matrix units are faster for bfloat16"
     return build.unavailable()
 
 
@@ -49,30 +47,21 @@ def weights_refusal(weights: Sequence[Tensor], device: str = "") -> str | None:
 def faster_in_bfloat16() -> bool:
     """Whether a product of eight rows takes less time in bfloat16 than in float32 over the same weights of 16 bits.
 
-    In bfloat16 it is PyTorch's where the kernels leave it to the matrix units (`weights_refusal`). Measured at first
-    use and kept beside the library, so that all later processes agree.
+    Measured at first use and kept beside the library, so that all later processes agree.
     """
     kept = Path(build.library()._name).with_suffix(".bfloat16")
     if kept.exists():
         return kept.read_text() == "faster"
     from lib.lab.timing import interleaved
 
-    weight = torch.ones(1024, 1024, dtype=torch.bfloat16)
-    held = of_16_bits(weight)
-    runs = {dtype: linear(None, None, held, dtype) for dtype in NAMES}
-    if weights_refusal([weight]):
-        runs[torch.bfloat16] = partial(F.linear, weight=weight)
-    calls = {NAMES[dtype]: partial(run, torch.ones(8, 1024, dtype=dtype)) for dtype, run in runs.items()}
+    held = of_16_bits(torch.ones(1024, 1024, dtype=torch.bfloat16))
+    calls = {name: partial(linear(None, None, held, dtype), torch.ones(8, 1024, dtype=dtype))
+             for dtype, name in NAMES.items()}
     timed = interleaved(calls, repeats=41, seconds=1.0, generator=torch.Generator().manual_seed(0))
     faster = timed["bfloat16"].lower < MUCH * timed["float32"].lower
     with suppress(OSError):  # others' libraries lie where this user cannot write
         kept.write_text("faster" if faster else "slower")
     return faster
-
-
-def most_rows(in_panels: bool) -> int:
-    """Rows beyond which PyTorch's products are faster: no number, for weights in panels without matrix units."""
-    return sys.maxsize if in_panels and not processor.has_matrix_units() else MOST_ROWS
 
 
 def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = None,
@@ -86,7 +75,7 @@ def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = N
     dtype = dtype if weight is None else weight.dtype
     matrix, run = matrix_of(weight, bias, panels), getattr(build.library(), f"linear_{NAMES[dtype]}")
     matrix.kept = weight, bias, panels  # the struct holds addresses alone
-    most = sys.maxsize if weight is None else most_rows(panels is not None)
+    most = MOST_ROWS if panels is None else sys.maxsize
 
     def apply(x: Tensor) -> Tensor:
         fits = x.dtype == dtype and x.shape[-1] == getattr(matrix, "in")

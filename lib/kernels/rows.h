@@ -10,38 +10,36 @@
 
 namespace {
 
-// An input of a product: x [count, in], and the same packed for the matrix units, or null.
+// An input of a product: x [count, in], and the same as the matrix units take it, where they do.
 template <class T> struct Rows {
   const T* x;
   int64_t count;
-  const float* packed;
-};
+  Packed packed;
 
-// Whether a matrix's products run on the matrix units here.
-template <class T> inline bool by_tiles(const Matrix& matrix) {
-  if constexpr (MATRIX && sizeof(T) == 4) return matrix.panels && matrix.kind == HALVES && matrix_units();
-  return false;
-}
+  // Within a parallel region: for products with a matrix; with `memory` of Packed::bytes bytes.
+  Rows(const T* x, int64_t count, const Matrix& matrix, char* memory) : x(x), count(count) {
+    if (by_tiles<T>(matrix, count)) packed = packed_for(matrix, x, count, memory);
+  }
+};
 
 // Within a parallel region: visits this thread's share of the outputs of N matrices of one size, as `each_of_few` does.
 template <class T, int N, class F>
-inline void each_output(const Matrix* const (&matrices)[N], Rows<T> x, F visit) {
+inline void each_output(const Matrix* const (&matrices)[N], const Rows<T>& x, F visit) {
+  if (x.packed.count) return each_packed<T>(matrices, x.packed, visit);
   if (!std::all_of(matrices, matrices + N, [](const Matrix* matrix) { return matrix->panels; }))
     return each_of_few(matrices, x.x, x.count, visit);
-  if constexpr (MATRIX && sizeof(T) == 4)
-    if (x.packed && matrices[0]->kind == HALVES) return each_tile(matrices, x.packed, x.count, visit);
   each_panel(matrices, x.x, x.count, visit);
 }
 
 // Within a parallel region: this thread's share of to [rows, width] = x W^T + b.
-template <class T, class Out> inline void product(const Matrix& matrix, Rows<T> x, Out* to, int64_t width) {
+template <class T, class Out> inline void product(const Matrix& matrix, const Rows<T>& x, Out* to, int64_t width) {
   each_output({&matrix}, x, [=](int64_t row, int64_t at, Mask mask, const Vec* values) {
     write(to + row * width + at, mask, values[0]);
   });
 }
 
 // The same, added to the present values.
-template <class T> inline void add_product(const Matrix& matrix, Rows<T> x, float* to) {
+template <class T> inline void add_product(const Matrix& matrix, const Rows<T>& x, float* to) {
   each_output({&matrix}, x, [&](int64_t row, int64_t at, Mask mask, const Vec* values) {
     float* own = to + row * matrix.out + at;
     write(own, mask, read(own, mask) + values[0]);

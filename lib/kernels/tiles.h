@@ -20,25 +20,21 @@ constexpr int64_t ONE = SIDE * LANES, LINE = 4 * LANES;  // numbers of a tile of
 inline bool matrix_units() {
   static const bool allowed = [] {
     unsigned a, b, c, d;
-    const bool found = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & 1 && d >> 24 & 1;  // AMX-BF16, AMX-TILE
+    const bool found = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 22 & d >> 24 & d >> 25 & 1;  // BF16, TILE, INT8
     return found && syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM for the tiles' state
   }();
   return allowed;
 }
 
-// A thread's eight tiles during its lifetime: six of so many rows, two of sixteen; none for no rows.
+// A thread's eight tiles during its lifetime: six of so many rows, two of sixteen.
 struct Tiles {
-  const int64_t rows;
-  explicit Tiles(int64_t most = SIDE) : rows(std::min(most, SIDE)) {
-    if (!rows) return;
+  explicit Tiles(int64_t rows = SIDE) {
     alignas(64) uint8_t shape[64] = {1};  // the palette; bytes of a tile's row from 16 on, rows from 48 on
-    for (int tile = 0; tile < 8; ++tile) shape[16 + 2 * tile] = 64, shape[48 + tile] = tile < 6 ? rows : SIDE;
+    for (int tile = 0; tile < 8; ++tile) shape[16 + 2 * tile] = LINE, shape[48 + tile] = tile < 6 ? rows : SIDE;
     asm("" : "+m"(shape));  // the intrinsic declares that it reads eight bytes; the others must be written too
     _tile_loadconfig(shape);
   }
-  ~Tiles() {
-    if (rows) _tile_release();
-  }
+  ~Tiles() { _tile_release(); }
 };
 
 // The sums of A x R tiles of floats [16][16]: cleared, read from or written to out[r][a], a panel's `apart` numbers
@@ -63,7 +59,8 @@ template <int A, int R> inline void write_sums(float* out, int64_t apart) {
 }
 
 // Reads A tiles of 16 rows of numbers as they are stored, strides in bytes, and R panels of pairs [16 pairs][16 lanes],
-// `apart` floats from each other; adds their products to the sums.
+// `apart` floats from each other; adds their products to the
+// sums; BYTE: of int8 numbers.
 template <int A> inline void read_left(const void* from, int64_t row, int64_t tile) {
   _tile_loadd(4, from, row);
   if constexpr (A > 1) _tile_loadd(5, static_cast<const char*>(from) + tile, row);
@@ -72,11 +69,18 @@ template <int R> inline void read_right(const float* from, int64_t apart) {
   _tile_loadd(6, from, LINE);
   if constexpr (R > 1) _tile_loadd(7, from + apart, LINE);
 }
-template <int A, int R> inline void add_products() {
-  _tile_dpbf16ps(0, 4, 6);
-  if constexpr (A > 1) _tile_dpbf16ps(2, 5, 6);
-  if constexpr (R > 1) _tile_dpbf16ps(1, 4, 7);
-  if constexpr (A > 1 && R > 1) _tile_dpbf16ps(3, 5, 7);
+template <int A, int R, bool BYTE = false> inline void add_products() {
+#define MULTIPLY(SUM, LEFT, RIGHT)    \
+  if constexpr (BYTE) {               \
+    _tile_dpbssd(SUM, LEFT, RIGHT);   \
+  } else {                            \
+    _tile_dpbf16ps(SUM, LEFT, RIGHT); \
+  }
+  MULTIPLY(0, 4, 6)
+  if constexpr (A > 1) { MULTIPLY(2, 5, 6) }
+  if constexpr (R > 1) { MULTIPLY(1, 4, 7) }
+  if constexpr (A > 1 && R > 1) { MULTIPLY(3, 5, 7) }
+#undef MULTIPLY
 }
 
 // A float32 number is the sum of three bfloat16 numbers, except for 2^-27 of it: visit(part, numbers) receives each

@@ -1,6 +1,9 @@
 // The matrix units' instructions in plain C++, so that products by tiles are tested where there are no such units.
 #pragma once
+#include <cpuid.h>
 #include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstdint>
@@ -48,17 +51,32 @@ inline void multiply(int sum, int left, int right) {  // TDPBF16PS, an element o
     }
 }
 
+inline void multiply_bytes(int sum, int left, int right) {  // TDPBSSD
+  for (int row = 0; row < rows(sum); ++row)
+    for (int lane = 0; lane < width(sum) / 4; ++lane) {
+      int32_t own;
+      std::memcpy(&own, tiles[sum].bytes[row] + 4 * lane, 4);
+      for (int at = 0; at < width(left); ++at)
+        own += int8_t(tiles[left].bytes[row][at]) * int8_t(tiles[right].bytes[at / 4][4 * lane + at % 4]);
+      std::memcpy(tiles[sum].bytes[row] + 4 * lane, &own, 4);
+    }
+}
+
 }  // namespace emulated
 
+#define __get_cpuid_count(leaf, part, a, b, c, d) (*(d) = ~0u, true)
+#define syscall(...) 0L
 #undef _tile_loadconfig
 #undef _tile_release
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbssd
 #define _tile_loadconfig emulated::configure
 #define _tile_release emulated::release
 #define _tile_zero emulated::zero
 #define _tile_loadd emulated::load
 #define _tile_stored emulated::store
 #define _tile_dpbf16ps emulated::multiply
+#define _tile_dpbssd emulated::multiply_bytes

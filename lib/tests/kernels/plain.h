@@ -80,7 +80,7 @@ template <class T> struct Weights {
       for (int64_t k = 0; k < in; ++k) {
         const int number = below(16);
         const int64_t factor = (o / 16 * (in / 32) + k / 32) * 16 + o % 16;
-        paired[((o / 16 * (in / 8) + k / 8) * 16 + o % 16) * 4 + k % 8 / 2] |= number << k % 2 * 4;
+        paired[((o / 16 * (in / 8) + k / 8) * 16 + o % 16) * 4 + k % 2 * 2 + k % 8 / 4] |= number << k / 2 % 2 * 4;
         truth[o * in + k] = number * double(block_scale[factor]) + block_offset[factor];
       }
   }
