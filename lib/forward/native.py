@@ -5,7 +5,9 @@ run them; callers then use PyTorch's operators.
 """
 
 import ctypes
+import math
 from ctypes import c_float, c_int64, c_void_p
+from functools import cached_property
 from typing import Sequence
 
 import torch
@@ -76,6 +78,11 @@ class Levels:
             LevelStruct(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
                   *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in held))
 
+    @cached_property
+    def structure(self) -> tuple:
+        """For each level its slots and its children's triples, as tuples: what does not depend on the tails."""
+        return tuple((tuple(slots.tolist()), tuple(map(tuple, below.tolist()))) for slots, below, *_ in self.held)
+
 
 def rotation_refusal(rotary: nn.Module) -> str | None:
     """Why the angles of a rotary embedding cannot be tabulated by position; None if they can."""
@@ -142,6 +149,8 @@ class NativeBlocks:
     Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. PyTorch's
     operators are faster for more than `most_rows` rows. An object serves one call at a time.
     """
+
+    most_nodes = math.inf  # of a block
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
                  output: nn.Linear | None, embedding: nn.Embedding | None = None):

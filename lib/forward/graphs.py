@@ -1,0 +1,265 @@
+"""Decoder layers of Llama's kind over key/value buffers that stay in their place, as a function of static shapes alone,
+which a CUDA graph can hold (see `captured`); on a CPU it runs as it is.
+
+The layers are transformers' own modules, or each compiled by torch. Of a round the device gets one array of numbers:
+lengths, tokens, positions, the tree as bits, and the accepted slots of the round before, which it moves first. Blocks
+of other sizes are padded with nodes that see themselves alone, and batches with rows of such nodes.
+"""
+
+from functools import partial
+from typing import Callable, NamedTuple, Sequence
+from weakref import ref
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lib.attention.backends import triton_backend
+from lib.attention.backends.mask import SharedMask
+from lib.attention.static import WORD, StaticTree, define_operator
+from lib.forward.captured import Captured, Graphs, Inputs
+from lib.forward.native import Levels, rotation_refusal
+from lib.models.cache import SMALLEST, TreeCache
+from lib.verify.warping import best_token
+
+NODES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # that blocks are padded to
+MOVED = 16  # accepted slots per row that a call can move; more are moved before it
+LEAST_TAIL = 2  # nodes of a draft's first block: the root, and often an accepted leaf before it
+
+
+class Bucket(NamedTuple):
+    """The shapes of a call: rows; nodes of each row's block; words of bits per node, for the keys after the prefix.
+
+    states: whether hidden states are kept. tree: of a static tree that the call fills, its number of nodes, its levels
+    (see `Levels.structure`), the number of tokens to choose from, and what identifies their names.
+    """
+
+    rows: int
+    nodes: int
+    words: int
+    states: bool = False
+    tree: tuple = ()
+
+    @property
+    def ahead(self) -> int:
+        """The forwarded nodes of the tree, its root excluded."""
+        return sum(len(slots) for slots, _ in self.tree[1][1:]) if self.tree else 0
+
+
+class StaticLayer:
+    """One layer's buffers, keys and values [B, Hkv, S, d], as the cache of a call of transformers' layer.
+
+    rows, slots: int64[B, 1] and [B, m], where the call's nodes go.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, rows: Tensor, slots: Tensor):
+        self.keys, self.values, self.rows, self.slots = keys, values, rows, slots
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Writes states [B, Hkv, m, d] to their slots, and returns the whole buffers."""
+        self.keys[self.rows, :, self.slots] = key_states.transpose(1, 2)
+        self.values[self.rows, :, self.slots] = value_states.transpose(1, 2)
+        return self.keys, self.values
+
+
+class StaticBlocks:
+    """A causal language model over a block of nodes after a cache's rows, in calls of static shapes.
+
+    The buffers hold one cache at a time, whose layers become views of them; another cache that is forwarded takes them
+    over. They grow by doubling, with new graphs. Results are valid until the next call.
+
+    most_rows: of a prompt that it reads: none. most_nodes: of a block. copied_bytes: of weights: none.
+    """
+
+    most_rows = copied_bytes = 0
+    most_nodes = NODES[-1]
+
+    def __init__(self, model, compiled: bool):
+        decoder = model.model
+        self.embedding, self.rotary, self.norm, self.output = (
+            decoder.embed_tokens, decoder.rotary_emb, decoder.norm, model.lm_head)
+        self.layers = list(decoder.layers)
+        if compiled:
+            define_operator()
+            self.layers = [torch.compile(layer, fullgraph=True, dynamic=False) for layer in self.layers]
+        self.graphs = Graphs(next(model.parameters()).device)
+        self.store: Tensor | None = None  # [L, 2, B, Hkv, S, d]
+        self._owner = lambda: None
+
+    @property
+    def captured(self) -> tuple[Captured, ...]:
+        """What was captured, the least recently used first."""
+        return self.graphs.captured
+
+    @torch.inference_mode()
+    def __call__(self, tokens: Tensor, offsets: Tensor, cache: TreeCache, mask: SharedMask, keep: int | Tensor,
+                 all_states: bool) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor]:
+        """Logits [B, kept, V]; with `all_states` the states [B, m, H], embeddings, each layer's, the last normed; and
+        the best token of each node, int64[B' >= B, m' >= m].
+
+        tokens: int64[B, m]; offsets: int64[m] or [B, m], their positions after each row's prefix.
+        keep: as transformers' logits_to_keep.
+        """
+        batch, nodes = tokens.shape
+        bucket = self._bucket(batch, nodes, cache.pending, states=all_states)
+        logits, best, states = self._run(bucket, None, cache, tokens, [(offsets, mask.visible)])
+        logits = logits[:batch, :nodes]
+        if not isinstance(keep, int) or keep:
+            logits = logits[:, slice(-keep, None) if isinstance(keep, int) else keep]
+        return logits, tuple(state[:batch, :nodes] for state in states) if all_states else None, best
+
+    @torch.inference_mode()
+    def fill(self, tokens: Tensor, offsets: Tensor, cache: TreeCache, mask: SharedMask, levels: Levels, choices: int,
+             names: Tensor | None = None) -> Tensor:
+        """A static tree's tokens int64[B, size] on the host, as `NativeBlocks.fill` gives them, in one call."""
+        batch, nodes = tokens.shape
+        bucket = self._bucket(batch, max(nodes, LEAST_TAIL), 0, levels.forwarded,
+                              tree=(levels.size, levels.structure, choices, id(names)))
+        blocks = [(offsets, mask.visible), *(level[2:] for level in levels.held[1:])]
+        return self._run(bucket, names, cache, tokens, blocks)[:batch].cpu()
+
+    def _bucket(self, batch: int, nodes: int, pending: int, ahead: int = 0, **kind) -> Bucket:
+        """The smallest bucket for a block of so many nodes after `pending` ones, and `ahead` forwarded after it."""
+        rows, padded = 1 << (batch - 1).bit_length(), next(size for size in NODES if size >= nodes)
+        return Bucket(rows, padded, -(-(pending + padded + ahead) // WORD), **kind)
+
+    def _run(self, bucket: Bucket, names: Tensor | None, cache: TreeCache, tokens: Tensor, blocks: Sequence[tuple]):
+        """The results of a bucket for tokens int64[B, m]; blocks: positions and mask of each of a row's blocks."""
+        self._take(cache, bucket)
+        with torch.cuda.device_of(self.store):
+            call = self.graphs.call(bucket, partial(self._make, bucket, names))
+            call.inputs.wait()
+            self._write(call.inputs.host, bucket, cache, tokens, blocks)
+            cache.moves = []
+            cache.room(tokens.shape[1] + bucket.ahead)
+            call.inputs.send()
+            return call.run()
+
+    def _take(self, cache: TreeCache, bucket: Bucket) -> None:
+        """Makes the buffers hold a cache, with room for a bucket's keys after its longest row."""
+        store, layers, batch = self.store, cache.layers, len(cache.rows.as_list)
+        needed, owner = cache.rows.longest + WORD * bucket.words, self._owner()
+        if len(cache.moves) > MOVED * bucket.rows:
+            cache.settle()
+        fits = store is not None and bucket.rows <= store.shape[2] and needed <= store.shape[4]
+        if fits and owner is cache and layers[0].address == store.data_ptr():
+            return
+        cache.settle()
+        if owner is not None and owner is not cache and owner.layers[0].address == store.data_ptr():
+            owner.settle()
+            for layer in owner.layers:
+                layer.hold([layer.buffers[0].clone()])
+        if not fits:
+            self.graphs.forget()
+            *_, kv_heads, _, width = layers[0].buffers[0].shape
+            rows, slots = (1, SMALLEST) if store is None else (store.shape[2], store.shape[4])
+            shape = len(layers), 2, max(rows, bucket.rows), kv_heads, max(slots, 1 << (needed - 1).bit_length()), width
+            with torch.inference_mode(False):  # later calls may write to them in any mode
+                self.store = torch.zeros(shape, dtype=layers[0].keys.dtype, device=self.graphs.device)
+        used = cache.rows.longest + cache.pending
+        for layer, own in zip(layers, self.store):
+            own[:, :batch, :, :used] = layer.buffers[0][:, :, :, :used]
+            layer.hold([own[:, :batch]])
+        self._owner, cache.waits = ref(cache), True
+
+    def _make(self, bucket: Bucket, names: Tensor | None) -> tuple[Inputs, Callable[[], object]]:
+        """A bucket's inputs, by which nodes go to free slots and see stored keys, and its function."""
+        rows, nodes, words, total = bucket.rows, bucket.nodes, bucket.words, bucket.nodes + bucket.ahead
+        device, slots = self.graphs.device, self.store.shape[4]
+        inputs = Inputs({"lengths": (rows,), "start": (rows,), "nodes": (1,), "moves": (3, MOVED * rows),
+                         "tokens": (rows, nodes), "offsets": (rows, total), "words": (rows, total, words)}, device)
+        inputs.host["start"][:], inputs.host["moves"][1:], inputs.host["words"][:] = slots - total, slots - 1, -1
+        levels = []
+        for level, below in bucket.tree[1] if bucket.tree else ():
+            parent, rank, child = torch.tensor(below, device=device).T
+            most = 1 + max(rank for _, rank, _ in below)
+            levels.append((torch.tensor(level, device=device), parent * most + rank, child, most))
+        return inputs, partial(self._compute, bucket, inputs, levels, names)
+
+    def _write(self, host: dict[str, np.ndarray], bucket: Bucket, cache: TreeCache, tokens: Tensor,
+               blocks: Sequence[tuple]) -> None:
+        """Writes a call's inputs; what pads it sees itself alone."""
+        (batch, nodes), pending = tokens.shape, cache.pending
+        host["lengths"][:batch], host["lengths"][batch:] = cache.rows.as_list, 0
+        host["start"][:], host["nodes"][:] = host["lengths"] + pending, nodes
+        host["moves"][0], host["moves"][1:] = 0, host["start"][0]  # a free slot, onto itself
+        if cache.moves:
+            host["moves"][:, : len(cache.moves)] = np.array(cache.moves).T
+        host["tokens"][:] = host["offsets"][:] = 0
+        host["tokens"][:batch, :nodes] = tokens.numpy(force=True)
+        rows, total, words = host["words"].shape
+        sees = np.zeros((rows, total, WORD * words), dtype=bool)
+        ahead = total - bucket.nodes
+        itself = np.concatenate([pending + np.arange(bucket.nodes), nodes + np.arange(ahead)])
+        sees[:, np.arange(total), itself] = True
+        first = 0
+        for offsets, visible in blocks:
+            size, keys = visible.shape[-2:]
+            host["offsets"][:batch, first : first + size] = offsets.numpy(force=True)
+            sees[:batch, first : first + size, :keys] = visible.numpy(force=True)
+            first = first + size if first else bucket.nodes
+        host["words"][:] = np.packbits(sees, axis=-1, bitorder="little").view(np.int32)
+
+    def _compute(self, bucket: Bucket, inputs: Inputs, levels: Sequence[tuple], names: Tensor | None):
+        """Moves accepted slots, then forwards: of a block logits, best tokens and states, or a tree's tokens."""
+        given, wide = inputs.parts(inputs.whole), inputs.parts(inputs.whole.long())
+        row, origin, goal = wide["moves"]
+        self.store[:, :, row, :, goal] = self.store[:, :, row, :, origin]
+        state, states = self._block(given, wide, wide["tokens"], 0, wide["start"][:, None])
+        if not levels:
+            logits = self.output(state)
+            return logits, best_token(logits), states if bucket.states else None
+        last, first = wide["nodes"] - 1, bucket.nodes
+        filled = wide["tokens"].new_zeros(bucket.rows, bucket.tree[0])
+        filled[:, :1], state = wide["tokens"].index_select(1, last), state.index_select(1, last)
+        for depth, (nodes, entries, children, most) in enumerate(levels):
+            if depth:
+                start = wide["start"][:, None] + wide["nodes"] + (first - bucket.nodes)
+                state, _ = self._block(given, wide, filled[:, nodes], first, start)
+                first += len(nodes)
+            best = _best_tokens(self.output(state)[..., : bucket.tree[2]], most)
+            filled[:, children] = (best if names is None else names[best]).flatten(1)[:, entries]
+        return filled
+
+    def _block(self, given: dict[str, Tensor], wide: dict[str, Tensor], tokens: Tensor, first: int,
+               start: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The last normed state and all states of tokens int64[B, k], whose positions and bits begin at node `first`,
+        and whose slots at start int64[B, 1].
+        """
+        rows, nodes = tokens.shape
+        here, at_row = slice(first, first + nodes), torch.arange(rows, device=tokens.device)[:, None]
+        slots = start + torch.arange(nodes, device=tokens.device)
+        states = [self.embedding(tokens)]
+        rotation = self.rotary(states[0], position_ids=wide["lengths"][:, None] + wide["offsets"][:, here])
+        tree = StaticTree(given["words"][:, here], given["lengths"])
+        for layer, (keys, values) in zip(self.layers, self.store[:, :, :rows]):
+            states.append(layer(states[-1], position_embeddings=rotation, tree_mask=tree,
+                                past_key_values=StaticLayer(keys, values, at_row, slots)))
+        states[-1] = self.norm(states[-1])
+        return states[-1], states
+
+
+def _best_tokens(scores: Tensor, count: int) -> Tensor:
+    """The best tokens of scores [..., V], int64[..., count]; of equals the one with the lower index first."""
+    best = [best_token(scores)]
+    while len(best) < count:  # topk promises no order among equals
+        scores = scores.scatter(-1, best[-1][..., None], float("-inf"))
+        best.append(best_token(scores))
+    return torch.stack(best, dim=-1)
+
+
+def refusal(model, device: str = "") -> str | None:
+    """Why a model of Llama's kind cannot run so; None if it can. device: the kind of device on which it will be, for a
+    model without storage.
+    """
+    places = {weight.device for weight in model.parameters()}
+    if len(places) > 1:
+        return f"its weights are on {', '.join(sorted(map(str, places)))}"
+    kind, decoder = device or next(iter(places)).type, model.model
+    if (reason := rotation_refusal(decoder.rotary_emb)) or kind == "cpu":
+        return reason
+    if kind != "cuda":
+        return f"graphs are for CUDA, its weights are on {kind}"
+    if getattr(model, "quantised", "none") != "none":
+        return f"its weights are {model.quantised}, which each call would unpack"
+    return triton_backend.kernel_refusal(kind, model.dtype, decoder.layers[0].self_attn.head_dim)
