@@ -6,6 +6,7 @@ lengths, tokens, positions, the tree as bits, and the accepted slots of the roun
 of other sizes are padded with nodes that see themselves alone, and batches with rows of such nodes.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Callable, NamedTuple, Sequence
 from weakref import ref
@@ -24,6 +25,7 @@ from lib.verify.warping import best_token
 
 NODES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # that blocks are padded to
 MOVED = 16  # accepted slots per row that a call can move; more are moved before it
+MOST_COMPILED = 1024  # buckets of all models
 LEAST_TAIL = 2  # nodes of a draft's first block: the root, and often an accepted leaf before it
 
 
@@ -78,9 +80,12 @@ class StaticBlocks:
         decoder = model.model
         self.embedding, self.rotary, self.norm, self.output = (
             decoder.embed_tokens, decoder.rotary_emb, decoder.norm, model.lm_head)
-        self.layers = list(decoder.layers)
+        self.layers, self._compiling = list(decoder.layers), nullcontext
         if compiled:
             define_operator()
+            # One code serves all layers of a bucket; by default torch would run the ninth bucket's as they are.
+            self._compiling = partial(torch._dynamo.config.patch, recompile_limit=MOST_COMPILED,
+                                      accumulated_recompile_limit=MOST_COMPILED)
             self.layers = [torch.compile(layer, fullgraph=True, dynamic=False) for layer in self.layers]
         self.graphs = Graphs(next(model.parameters()).device)
         self.store: Tensor | None = None  # [L, 2, B, Hkv, S, d]
@@ -168,7 +173,8 @@ class StaticBlocks:
         device, slots = self.graphs.device, self.store.shape[4]
         inputs = Inputs({"lengths": (rows,), "start": (rows,), "nodes": (1,), "moves": (3, MOVED * rows),
                          "tokens": (rows, nodes), "offsets": (rows, total), "words": (rows, total, words)}, device)
-        inputs.host["start"][:], inputs.host["moves"][1:], inputs.host["words"][:] = slots - total, slots - 1, -1
+        inputs.host["start"][:], inputs.host["nodes"][:] = slots - total, 1
+        inputs.host["moves"][1:], inputs.host["words"][:] = slots - 1, -1
         levels = []
         for level, below in bucket.tree[1] if bucket.tree else ():
             parent, rank, child = torch.tensor(below, device=device).T
@@ -232,9 +238,10 @@ class StaticBlocks:
         states = [self.embedding(tokens)]
         rotation = self.rotary(states[0], position_ids=wide["lengths"][:, None] + wide["offsets"][:, here])
         tree = StaticTree(given["words"][:, here], given["lengths"])
-        for layer, (keys, values) in zip(self.layers, self.store[:, :, :rows]):
-            states.append(layer(states[-1], position_embeddings=rotation, tree_mask=tree,
-                                past_key_values=StaticLayer(keys, values, at_row, slots)))
+        with self._compiling():
+            for layer, (keys, values) in zip(self.layers, self.store[:, :, :rows]):
+                states.append(layer(states[-1], position_embeddings=rotation, tree_mask=tree,
+                                    past_key_values=StaticLayer(keys, values, at_row, slots)))
         states[-1] = self.norm(states[-1])
         return states[-1], states
 
