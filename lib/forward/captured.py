@@ -8,6 +8,7 @@ import math
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import Callable, Hashable, Mapping
 
 import numpy as np
@@ -77,6 +78,7 @@ class Graphs:
 
     def __init__(self, device: torch.device):
         self.device, self.on_gpu, self.calls = device, device.type == "cuda", OrderedDict[Hashable, Call]()
+        self._stream = torch.cuda.Stream(device) if self.on_gpu else None  # cuBLAS has a workspace for each
         self.forget()
 
     def forget(self) -> None:
@@ -110,21 +112,16 @@ class Graphs:
         return self.calls[bucket]
 
     def _capture(self, run: Callable[[], object]) -> Callable[[], object]:
-        """A replay of one call, which keeps the tensors of the capture."""
-        stream, graph = torch.cuda.Stream(self.device), torch.cuda.CUDAGraph()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        """A call's replay."""
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(WARM_UPS):
                 run()
-        torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+        torch.cuda.current_stream().wait_stream(self._stream)
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             results = run()
-
-        def replay():
-            graph.replay()
-            return results
-
-        return replay
+        return partial(_replay, graph, results, run)
 
     def _reserved(self) -> int:
         """Bytes of the device's memory that torch uses, without those that it keeps for later."""
@@ -136,3 +133,9 @@ class Graphs:
         """Waits for the device, which may still run a graph that is dropped."""
         if self.on_gpu:
             torch.cuda.synchronize(self.device)
+
+
+def _replay(graph, results: object, function: Callable[[], object]) -> object:
+    """Replays a graph; function: what was captured, kept because the graph reads the tensors that it holds."""
+    graph.replay()
+    return results

@@ -112,8 +112,8 @@ def test_texts_in_float64_are_those_of_the_layers(kind, shape, rule, adjust, mon
     for name in (LAYERS, GRAPHS):
         monkeypatch.setattr("lib.forward.passes._takes_graphs", lambda model, device: name == GRAPHS)
         for rows in (slice(0, 1), slice(0, 3)):
-            done = generate(target, make(kind, pair, **options), ids[rows], attention_mask=mask[rows], shape=shape, rule=rule,
-                            eos_token_id=7, temperature=0.0 if rule == "greedy" else 1.0, max_new_tokens=15,
+            done = generate(target, make(kind, pair, **options), ids[rows], attention_mask=mask[rows], shape=shape,
+                            rule=rule, eos_token_id=7, temperature=0.0 if rule == "greedy" else 1.0, max_new_tokens=15,
                             generator=torch.Generator().manual_seed(1), hooks=Hooks(adjust=adjust))
             results[name, rows.stop] = done.new_tokens, [(found.row, found.accepted) for found in done.rounds]
             assert done.forward == name
