@@ -1,6 +1,7 @@
 """The function of static shapes that CUDA graphs hold gives what the layers give, round after round, on a CPU.
 
-As on a GPU, each new bucket is first called with inputs made up for the warm-up, and few buckets are held.
+As on a GPU, each new bucket is first called with inputs made up for the warm-up, later calls overwrite its results, and
+few buckets are held.
 """
 
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._pytree import tree_leaves
 from transformers import GPT2Config, LlamaConfig
 
 from lib.decoding import generate, in_batches
@@ -30,15 +32,21 @@ EXACT = dict(atol=1e-10, rtol=1e-10)
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
-    """Warm-ups, three buckets, and buffers that begin small."""
+    """Warm-ups and replays, three buckets, and buffers that begin small."""
     call = Graphs.call
 
     def warmed_up(self, bucket, make_inputs):
         def warm_up():
             inputs, run = make_inputs()
-            for _ in range(WARM_UPS):
-                run()
-            return inputs, run
+            results = [run() for _ in range(WARM_UPS)][-1]
+
+            def replay():
+                for kept, new in zip(tree_leaves(results), tree_leaves(run()), strict=True):
+                    if kept is not None:
+                        kept.copy_(new)
+                return results
+
+            return inputs, replay
 
         return call(self, bucket, warm_up)
 
@@ -139,9 +147,8 @@ def test_the_least_recently_used_bucket_leaves(monkeypatch):
     monkeypatch.setattr("lib.forward.captured.MOST", MOST)
     held = Graphs(torch.device("cpu"))
     for bucket in (*range(MOST), 0, MOST):
-        held.call(bucket, lambda: (Inputs({"x": (2, 3), "y": (1,)}, held.device), lambda: bucket))
+        held.call(bucket, lambda: (Inputs({"x": (2, 3), "y": (1,)}, held.device), lambda: None))
     assert held.captured == tuple(Captured(bucket, 0.0, 0) for bucket in (*range(2, MOST), 0, MOST))
-    assert held.calls[MOST].run() == MOST
     held.forget()
     assert held.captured == ()
 
