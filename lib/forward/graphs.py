@@ -151,7 +151,6 @@ class StaticBlocks:
             return
         cache.settle()
         if owner is not None and owner is not cache and owner.layers[0].address == store.data_ptr():
-            owner.settle()
             for layer in owner.layers:
                 layer.hold([layer.buffers[0].clone()])
         if not fits:

@@ -32,7 +32,7 @@ EXACT = dict(atol=1e-10, rtol=1e-10)
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch):
-    """Warm-ups and replays, three buckets, and buffers that begin small."""
+    """Warm-ups and replays, three buckets, few moves in a call, and buffers that begin small."""
     call = Graphs.call
 
     def warmed_up(self, bucket, make_inputs):
@@ -53,6 +53,7 @@ def as_on_a_gpu(monkeypatch):
     monkeypatch.setattr(Graphs, "call", warmed_up)
     monkeypatch.setattr("lib.forward.captured.MOST", 3)
     monkeypatch.setattr("lib.forward.graphs.SMALLEST", 16)
+    monkeypatch.setattr("lib.forward.graphs.MOVED", 2)
 
 
 @st.composite
