@@ -20,11 +20,12 @@ from lib.attention.backends.mask import SharedMask
 from lib.attention.static import WORD, StaticTree, define_operator
 from lib.forward.captured import Captured, Graphs, Inputs
 from lib.forward.native import Levels, rotation_refusal
-from lib.models.cache import SMALLEST, TreeCache
+from lib.models.cache import TreeCache
 from lib.verify.warping import best_token
 
 NODES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # that blocks are padded to
 MOVED = 16  # accepted slots per row that a call can move; more are moved before it
+SPARE = 256  # slots that a text can grow by before new buffers are full
 MOST_COMPILED = 1024  # buckets of all models
 LEAST_TAIL = 2  # nodes of a draft's first block: the root, and often an accepted leaf before it
 
@@ -68,7 +69,7 @@ class StaticBlocks:
     """A causal language model over a block of nodes after a cache's rows, in calls of static shapes.
 
     The buffers hold one cache at a time, whose layers become views of them; another cache that is forwarded takes them
-    over. They grow by doubling, with new graphs. Results are valid until the next call.
+    over. Their sizes are powers of two; larger ones need new graphs. Results are valid until the next call.
 
     most_rows: of a prompt that it reads: none. most_nodes: of a block. copied_bytes: of weights: none.
     """
@@ -156,8 +157,9 @@ class StaticBlocks:
         if not fits:
             self.graphs.forget()
             *_, kv_heads, _, width = layers[0].buffers[0].shape
-            rows, slots = (1, SMALLEST) if store is None else (store.shape[2], store.shape[4])
-            shape = len(layers), 2, max(rows, bucket.rows), kv_heads, max(slots, 1 << (needed - 1).bit_length()), width
+            rows, slots = (0, 0) if store is None else (store.shape[2], store.shape[4])
+            slots = max(slots, 1 << (needed + SPARE - 1).bit_length())
+            shape = len(layers), 2, max(rows, bucket.rows), kv_heads, slots, width
             with torch.inference_mode(False):  # later calls may write to them in any mode
                 self.store = torch.zeros(shape, dtype=layers[0].keys.dtype, device=self.graphs.device)
         used = cache.rows.longest + cache.pending

@@ -52,7 +52,7 @@ def as_on_a_gpu(monkeypatch):
 
     monkeypatch.setattr(Graphs, "call", warmed_up)
     monkeypatch.setattr("lib.forward.captured.MOST", 3)
-    monkeypatch.setattr("lib.forward.graphs.SMALLEST", 16)
+    monkeypatch.setattr("lib.forward.graphs.SPARE", 0)
     monkeypatch.setattr("lib.forward.graphs.MOVED", 2)
 
 
