@@ -13,17 +13,18 @@ from weakref import ref
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lib.attention.backends import triton_backend
 from lib.attention.backends.mask import SharedMask
 from lib.attention.static import WORD, StaticTree, define_operator
 from lib.forward.captured import Captured, Graphs, Inputs
 from lib.forward.native import Levels, rotation_refusal
+from lib.forward.packed import Linear
 from lib.models.cache import TreeCache
 from lib.verify.warping import best_token
 
-NODES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # that blocks are padded to
+NODES = (0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # that blocks are padded to
 MOVED = 16  # accepted slots per row that a call can move; more are moved before it
 SPARE = 256  # slots that a text can grow by before new buffers are full
 MOST_COMPILED = 1024  # buckets of all models
@@ -66,7 +67,8 @@ class StaticLayer:
 
 
 class StaticBlocks:
-    """A causal language model over a block of nodes after a cache's rows, in calls of static shapes.
+    """Decoder layers of Llama's kind, their final norm and an output layer over a block of nodes after a cache's rows,
+    in calls of static shapes.
 
     The buffers hold one cache at a time, whose layers become views of them; another cache that is forwarded takes them
     over. Their sizes are powers of two; larger ones need new graphs. Results are valid until the next call.
@@ -77,18 +79,17 @@ class StaticBlocks:
     most_rows = copied_bytes = 0
     most_nodes = NODES[-1]
 
-    def __init__(self, model, compiled: bool):
-        decoder = model.model
-        self.embedding, self.rotary, self.norm, self.output = (
-            decoder.embed_tokens, decoder.rotary_emb, decoder.norm, model.lm_head)
-        self.layers, self._compiling = list(decoder.layers), nullcontext
+    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None, output: Linear,
+                 embedding: nn.Module, compiled: bool = False):
+        self.embedding, self.rotary, self.norm, self.output = embedding, rotary, norm, output
+        self.layers, self._compiling = list(layers), nullcontext
         if compiled:
             define_operator()
             # One code serves all layers of a bucket; by default torch would run the ninth bucket's as they are.
             self._compiling = partial(torch._dynamo.config.patch, recompile_limit=MOST_COMPILED,
                                       accumulated_recompile_limit=MOST_COMPILED)
             self.layers = [torch.compile(layer, fullgraph=True, dynamic=False) for layer in self.layers]
-        self.graphs = Graphs(next(model.parameters()).device)
+        self.graphs = Graphs(next(layers[0].parameters()).device)
         self.store: Tensor | None = None  # [L, 2, B, Hkv, S, d]
         self._owner = lambda: None
 
@@ -122,12 +123,14 @@ class StaticBlocks:
         bucket = self._bucket(batch, max(nodes, LEAST_TAIL), 0, levels.forwarded,
                               tree=(levels.size, levels.structure, choices, id(names)))
         blocks = [(offsets, mask.visible), *(level[2:] for level in levels.held[1:])]
-        return self._run(bucket, names, cache, tokens, blocks)[:batch].cpu()
+        filled = self._run(bucket, names, cache, tokens, blocks)[:batch].cpu()
+        filled[:, 0] = tokens[:, -1]
+        return filled
 
     def _bucket(self, batch: int, nodes: int, pending: int, ahead: int = 0, **kind) -> Bucket:
         """The smallest bucket for a block of so many nodes after `pending` ones, and `ahead` forwarded after it."""
         rows, padded = 1 << (batch - 1).bit_length(), next(size for size in NODES if size >= nodes)
-        return Bucket(rows, padded, -(-(pending + padded + ahead) // WORD), **kind)
+        return Bucket(rows, padded, max(1, -(-(pending + padded + ahead) // WORD)), **kind)
 
     def _run(self, bucket: Bucket, names: Tensor | None, cache: TreeCache, tokens: Tensor, blocks: Sequence[tuple]):
         """The results of a bucket for tokens int64[B, m]; blocks: positions and mask of each of a row's blocks."""
@@ -174,13 +177,14 @@ class StaticBlocks:
         device, slots = self.graphs.device, self.store.shape[4]
         inputs = Inputs({"lengths": (rows,), "start": (rows,), "nodes": (1,), "moves": (3, MOVED * rows),
                          "tokens": (rows, nodes), "offsets": (rows, total), "words": (rows, total, words)}, device)
-        inputs.host["start"][:], inputs.host["nodes"][:] = slots - total, 1
+        inputs.host["start"][:], inputs.host["nodes"][:] = slots - total, min(nodes, 1)
         inputs.host["moves"][1:], inputs.host["words"][:] = slots - 1, -1
-        levels = []
+        levels, parent_of = [], {0: 0}
         for level, below in bucket.tree[1] if bucket.tree else ():
-            parent, rank, child = torch.tensor(below, device=device).T
-            most = 1 + max(rank for _, rank, _ in below)
-            levels.append((torch.tensor(level, device=device), parent * most + rank, child, most))
+            above, most = [parent_of[slot] for slot in level], 1 + max(rank for _, rank, _ in below)
+            parent_of = {child: parent for parent, _, child in below}
+            entries = [parent * most + rank for parent, rank, _ in below]
+            levels.append((*(torch.tensor(x, device=device) for x in (level, above, entries, list(parent_of))), most))
         return inputs, partial(self._compute, bucket, inputs, levels, names)
 
     def _write(self, host: dict[str, np.ndarray], bucket: Bucket, cache: TreeCache, tokens: Tensor,
@@ -204,7 +208,7 @@ class StaticBlocks:
             size, keys = visible.shape[-2:]
             host["offsets"][:batch, first : first + size] = offsets.numpy(force=True)
             sees[:batch, first : first + size, :keys] = visible.numpy(force=True)
-            first = first + size if first else bucket.nodes
+            first = max(first + size, bucket.nodes)
         host["words"][:] = np.packbits(sees, axis=-1, bitorder="little").view(np.int32)
 
     def _compute(self, bucket: Bucket, inputs: Inputs, levels: Sequence[tuple], names: Tensor | None):
@@ -212,39 +216,48 @@ class StaticBlocks:
         given, wide = inputs.parts(inputs.whole), inputs.parts(inputs.whole.long())
         row, origin, goal = wide["moves"]
         self.store[:, :, row, :, goal] = self.store[:, :, row, :, origin]
-        state, states = self._block(given, wide, wide["tokens"], 0, wide["start"][:, None])
+        state, states = self._first(given, wide, root_alone=bool(levels))
         if not levels:
             logits = self.output(state)
             return logits, best_token(logits), states if bucket.states else None
-        last, first = wide["nodes"] - 1, bucket.nodes
-        filled = wide["tokens"].new_zeros(bucket.rows, bucket.tree[0])
-        filled[:, :1], state = wide["tokens"].index_select(1, last), state.index_select(1, last)
-        for depth, (nodes, entries, children, most) in enumerate(levels):
+        filled, first = wide["tokens"].new_zeros(bucket.rows, bucket.tree[0]), bucket.nodes
+        for depth, (nodes, above, entries, children, most) in enumerate(levels):
             if depth:
                 start = wide["start"][:, None] + wide["nodes"] + (first - bucket.nodes)
-                state, _ = self._block(given, wide, filled[:, nodes], first, start)
+                state, _ = self._block(given, wide, filled[:, nodes], first, start, state[:, above])
                 first += len(nodes)
             best = _best_tokens(self.output(state)[..., : bucket.tree[2]], most)
             filled[:, children] = (best if names is None else names[best]).flatten(1)[:, entries]
         return filled
 
-    def _block(self, given: dict[str, Tensor], wide: dict[str, Tensor], tokens: Tensor, first: int,
-               start: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _first(self, given: dict[str, Tensor], wide: dict[str, Tensor], root_alone: bool):
+        """What `_block` gives of the first block, of which a tree needs the last node's state alone, [B, 1, H]."""
+        state, states = self._block(given, wide, wide["tokens"], 0, wide["start"][:, None])
+        return state.index_select(1, wide["nodes"] - 1) if root_alone else state, states
+
+    def _block(self, given: dict[str, Tensor], wide: dict[str, Tensor], tokens: Tensor, first: int, start: Tensor,
+               above: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """The last normed state and all states of tokens int64[B, k], whose positions and bits begin at node `first`,
-        and whose slots at start int64[B, 1].
+        and whose slots at start int64[B, 1]. above: [B, k, H], the last state of each node's parent, in a tree.
         """
         rows, nodes = tokens.shape
         here, at_row = slice(first, first + nodes), torch.arange(rows, device=tokens.device)[:, None]
         slots = start + torch.arange(nodes, device=tokens.device)
-        states = [self.embedding(tokens)]
-        rotation = self.rotary(states[0], position_ids=wide["lengths"][:, None] + wide["offsets"][:, here])
-        tree = StaticTree(given["words"][:, here], given["lengths"])
-        with self._compiling():
-            for layer, (keys, values) in zip(self.layers, self.store[:, :, :rows]):
-                states.append(layer(states[-1], position_embeddings=rotation, tree_mask=tree,
-                                    past_key_values=StaticLayer(keys, values, at_row, slots)))
-        states[-1] = self.norm(states[-1])
+        stored = [StaticLayer(keys, values, at_row, slots) for keys, values in self.store[:, :, :rows]]
+        positions = wide["lengths"][:, None] + wide["offsets"][:, here]
+        states = self._states(tokens, positions, stored, StaticTree(given["words"][:, here], given["lengths"]), above)
         return states[-1], states
+
+    def _states(self, tokens: Tensor, positions: Tensor, stored: Sequence[StaticLayer], tree: StaticTree,
+                above: Tensor | None) -> list[Tensor]:
+        """The states of tokens at positions, both int64[B, k]: embeddings, each layer's, the last normed."""
+        states = [self.embedding(tokens)]
+        rotation = self.rotary(states[0], position_ids=positions)
+        with self._compiling():
+            for layer, cache in zip(self.layers, stored):
+                states.append(layer(states[-1], position_embeddings=rotation, tree_mask=tree, past_key_values=cache))
+        states[-1] = self.norm(states[-1])
+        return states
 
 
 def _best_tokens(scores: Tensor, count: int) -> Tensor:

@@ -134,7 +134,9 @@ def forward_pass(model, name: str = AUTO) -> ForwardPass:
 def _kernels(model, name: str, made_of: tuple) -> Kernels:
     decoder, head = model.model, model.lm_head
     if name in (GRAPHS, COMPILED):
-        return Kernels(name, StaticBlocks(model, compiled=name == COMPILED), None, made_of)
+        blocks = StaticBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens,
+                              compiled=name == COMPILED)
+        return Kernels(name, blocks, None, made_of)
     if name == NATIVE or name == AUTO and native_refusal(model) is None:
         blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
         weight = head.weight if isinstance(head, torch.nn.Linear) else None

@@ -17,6 +17,7 @@ from lib.decoding import generate, in_batches
 from lib.decoding.records import Hooks
 from lib.drafters import make
 from lib.drafters.filling import top_tokens
+from lib.drafters.heads.static_fill import StaticFill, static_fill
 from lib.forward import graphs
 from lib.forward.captured import MOST, WARM_UPS, Captured, Graphs, Inputs
 from lib.forward.passes import COMPILED, GRAPHS, JOINED, LAYERS, choice, forward_pass, graphs_refusal
@@ -108,17 +109,19 @@ def test_any_rounds_are_those_of_the_layers(drawn):
 @pytest.mark.parametrize("kind, shape, rule, adjust", [
     ("model", "kary:2@14", "greedy", None), ("early_exit:1", "kary:3@9", "greedy", lambda row, _, x: x.roll(1, -1)),
     ("reduced", "chain:3", "naive", None), ("model", "dyspec@8", "greedy", None),
-    ("eagle3", "kary:2@14", "greedy", None)])
+    ("eagle3", "kary:2@14", "greedy", None), ("eagle", "kary:3@9", "greedy", None),
+    ("eagle3", "chain:1", "greedy", None), ("eagle", "chain:3", "naive", None)])
 def test_texts_in_float64_are_those_of_the_layers(kind, shape, rule, adjust, monkeypatch):
     """Of target and drafter, whose trees are filled in one call; a second text takes over the buffers."""
     target = small_models.llama(3)
     options = {"vocabulary": torch.arange(22, 1, -1)} if kind == "reduced" else {}
-    options |= {"folder": small_heads.folder(kind, target)} if kind == "eagle3" else {}
+    options |= {"folder": small_heads.folder(kind, target)} if "eagle" in kind else {}
     kind = kind.replace("reduced", "model")
     pair = SimpleNamespace(target=target, draft_model=small_models.related(target, 4, noise=0.2))
     ids, mask = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))
     results = {}
-    for name in (LAYERS, GRAPHS):
+    for name, fills in ((LAYERS, static_fill), (GRAPHS, StaticFill)):
+        monkeypatch.setattr("lib.drafters.eagle.static_fill", fills)
         monkeypatch.setattr("lib.forward.passes._takes_graphs", lambda model, device: name == GRAPHS)
         for rows in (slice(0, 1), slice(0, 3)):
             done = generate(target, make(kind, pair, **options), ids[rows], attention_mask=mask[rows], shape=shape,
