@@ -34,8 +34,9 @@ LEAST_TAIL = 2  # nodes of a draft's first block: the root, and often an accepte
 class Bucket(NamedTuple):
     """The shapes of a call: rows; nodes of each row's block; words of bits per node, for the keys after the prefix.
 
-    states: whether hidden states are kept. tree: of a static tree that the call fills, its number of nodes, its levels
-    (see `Levels.structure`), the number of tokens to choose from, and what identifies their names.
+    states: whether hidden states are kept. tree: of a static tree that the call fills, its levels (see
+    `Levels.structure`), its number of nodes, the number of tokens to choose from, and what identifies their names.
+    ahead: the tree's forwarded nodes, its root excluded.
     """
 
     rows: int
@@ -43,11 +44,7 @@ class Bucket(NamedTuple):
     words: int
     states: bool = False
     tree: tuple = ()
-
-    @property
-    def ahead(self) -> int:
-        """The forwarded nodes of the tree, its root excluded."""
-        return sum(len(slots) for slots, _ in self.tree[1][1:]) if self.tree else 0
+    ahead: int = 0
 
 
 class StaticLayer:
@@ -119,18 +116,23 @@ class StaticBlocks:
     def fill(self, tokens: Tensor, offsets: Tensor, cache: TreeCache, mask: SharedMask, levels: Levels, choices: int,
              names: Tensor | None = None) -> Tensor:
         """A static tree's tokens int64[B, size] on the host, as `NativeBlocks.fill` gives them, in one call."""
-        batch, nodes = tokens.shape
-        bucket = self._bucket(batch, max(nodes, LEAST_TAIL), 0, levels.forwarded,
-                              tree=(levels.size, levels.structure, choices, id(names)))
-        blocks = [(offsets, mask.visible), *(level[2:] for level in levels.held[1:])]
-        filled = self._run(bucket, names, cache, tokens, blocks)[:batch].cpu()
+        nodes = tokens.shape[1]
+        filled = self._fill(max(nodes, LEAST_TAIL), tokens, [(offsets, mask.visible)], cache, levels, choices, names)
         filled[:, 0] = tokens[:, -1]
         return filled
 
+    def _fill(self, nodes: int, tokens: Tensor, first: list[tuple], cache: TreeCache, levels: Levels, choices: int,
+              names: Tensor | None) -> Tensor:
+        """A tree's tokens but its root's, after a block of up to `nodes` tokens; first: its positions and mask."""
+        bucket = self._bucket(len(tokens), nodes, 0, levels.forwarded,
+                              tree=(levels.structure, levels.size, choices, id(names)))
+        below = [level[2:] for level in levels.held[1:]]
+        return self._run(bucket, names, cache, tokens, first + below)[: len(tokens)].cpu()
+
     def _bucket(self, batch: int, nodes: int, pending: int, ahead: int = 0, **kind) -> Bucket:
         """The smallest bucket for a block of so many nodes after `pending` ones, and `ahead` forwarded after it."""
-        rows, padded = 1 << (batch - 1).bit_length(), next(size for size in NODES if size >= nodes)
-        return Bucket(rows, padded, max(1, -(-(pending + padded + ahead) // WORD)), **kind)
+        rows, padded = rows_of(batch), next(size for size in NODES if size >= nodes)
+        return Bucket(rows, padded, max(1, -(-(pending + padded + ahead) // WORD)), ahead=ahead, **kind)
 
     def _run(self, bucket: Bucket, names: Tensor | None, cache: TreeCache, tokens: Tensor, blocks: Sequence[tuple]):
         """The results of a bucket for tokens int64[B, m]; blocks: positions and mask of each of a row's blocks."""
@@ -180,7 +182,7 @@ class StaticBlocks:
         inputs.host["start"][:], inputs.host["nodes"][:] = slots - total, min(nodes, 1)
         inputs.host["moves"][1:], inputs.host["words"][:] = slots - 1, -1
         levels, parent_of = [], {0: 0}
-        for level, below in bucket.tree[1] if bucket.tree else ():
+        for level, below in bucket.tree[0] if bucket.tree else ():
             above, most = [parent_of[slot] for slot in level], 1 + max(rank for _, rank, _ in below)
             parent_of = {child: parent for parent, _, child in below}
             entries = [parent * most + rank for parent, rank, _ in below]
@@ -220,7 +222,7 @@ class StaticBlocks:
         if not levels:
             logits = self.output(state)
             return logits, best_token(logits), states if bucket.states else None
-        filled, first = wide["tokens"].new_zeros(bucket.rows, bucket.tree[0]), bucket.nodes
+        filled, first = wide["tokens"].new_zeros(bucket.rows, bucket.tree[1]), bucket.nodes
         for depth, (nodes, above, entries, children, most) in enumerate(levels):
             if depth:
                 start = wide["start"][:, None] + wide["nodes"] + (first - bucket.nodes)
@@ -258,6 +260,11 @@ class StaticBlocks:
                 states.append(layer(states[-1], position_embeddings=rotation, tree_mask=tree, past_key_values=cache))
         states[-1] = self.norm(states[-1])
         return states
+
+
+def rows_of(batch: int) -> int:
+    """The rows of the smallest bucket for a batch."""
+    return 1 << (batch - 1).bit_length()
 
 
 def _best_tokens(scores: Tensor, count: int) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lib.attention.backends.triton_backend import kernel_refusal
 from lib.attention.static import StaticTree, static_attention
 from lib.drafters.heads.eagle import FeatureHead, continued
-from lib.forward.graphs import StaticBlocks, StaticLayer
+from lib.forward.graphs import StaticBlocks, StaticLayer, rows_of
 from lib.forward.native import Levels, rotation_refusal
 from lib.models.cache import TreeCache
 
@@ -35,15 +35,11 @@ class StaticFill(StaticBlocks):
     def fill_after(self, states: Tensor, roots: Sequence[int], cache: TreeCache, levels: Levels, choices: int,
                    names: Tensor | None = None) -> Tensor:
         """The tokens int64[B, size] of a static tree on the host, as `HeadFill.fill_after` gives them, in one call."""
-        tree = levels.size, levels.structure, choices, id(names)
-        bucket = self._bucket(len(states), 0, 0, levels.forwarded, tree=tree)
-        if self.known is None or len(self.known) < bucket.rows:
-            self.known = states.new_zeros(bucket.rows, 1, states.shape[-1])
+        if self.known is None or len(self.known) < len(states):
+            self.known = states.new_zeros(rows_of(len(states)), 1, states.shape[-1])
             self.graphs.forget()
         self.known[: len(states), 0] = states
-        no_tokens = torch.zeros(len(states), 0, dtype=torch.long)
-        filled = self._run(bucket, names, cache, no_tokens, [level[2:] for level in levels.held[1:]])
-        filled = filled[: len(states)].cpu()
+        filled = self._fill(0, torch.zeros(len(states), 0, dtype=torch.long), [], cache, levels, choices, names)
         filled[:, 0] = torch.tensor(roots)
         return filled
 
