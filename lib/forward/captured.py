@@ -3,7 +3,6 @@
 The inputs of a call lie in one array, which one copy moves to the device; the results stay there.
 """
 
-import logging
 import math
 import time
 from collections import OrderedDict
@@ -15,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-LOG = logging.getLogger(__name__)  # a line per capture, of the level INFO
 MOST = 12  # buckets; the least recently used one leaves
 WARM_UPS = 3  # calls before a capture, in which kernels are compiled and workspaces allocated
 
@@ -106,7 +104,6 @@ class Graphs:
                 start, before = time.perf_counter(), self._reserved()
                 run = self._capture(run)
                 captured = Captured(bucket, time.perf_counter() - start, max(0, self._reserved() - before))
-                LOG.info("captured %s in %.2f s, %.1f MB", bucket, captured.seconds, captured.bytes / 1e6)
             self.calls[bucket] = Call(inputs, run, captured)
         self.calls.move_to_end(bucket)
         return self.calls[bucket]

@@ -25,10 +25,11 @@ from lib.models.cache import TreeCache
 from lib.verify.warping import best_token
 
 NODES = (0, 1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # that blocks are padded to
-MOVED = 16  # accepted slots per row that a call can move; more are moved before it
+MOVED = 8  # accepted slots per row, on average, that a call can move; more are moved before it
 SPARE = 256  # slots that a text can grow by before new buffers are full
 MOST_COMPILED = 1024  # buckets of all models
 LEAST_TAIL = 2  # nodes of a draft's first block: the root, and often an accepted leaf before it
+LEAST_LEVEL = 8  # nodes of a later block of a growing draft, so that few buckets serve all levels
 
 
 class Bucket(NamedTuple):
@@ -130,9 +131,10 @@ class StaticBlocks:
         return self._run(bucket, names, cache, tokens, first + below)[: len(tokens)].cpu()
 
     def _bucket(self, batch: int, nodes: int, pending: int, ahead: int = 0, **kind) -> Bucket:
-        """The smallest bucket for a block of so many nodes after `pending` ones, and `ahead` forwarded after it."""
-        rows, padded = rows_of(batch), next(size for size in NODES if size >= nodes)
-        return Bucket(rows, padded, max(1, -(-(pending + padded + ahead) // WORD)), ahead=ahead, **kind)
+        """The bucket for a block of so many nodes after `pending` ones, and `ahead` forwarded after it."""
+        padded = next(size for size in NODES if size >= max(nodes, LEAST_LEVEL if pending else 0))
+        words = power_of_two(max(1, -(-(pending + padded + ahead) // WORD)))
+        return Bucket(power_of_two(batch), padded, words, ahead=ahead, **kind)
 
     def _run(self, bucket: Bucket, names: Tensor | None, cache: TreeCache, tokens: Tensor, blocks: Sequence[tuple]):
         """The results of a bucket for tokens int64[B, m]; blocks: positions and mask of each of a row's blocks."""
@@ -163,7 +165,7 @@ class StaticBlocks:
             self.graphs.forget()
             *_, kv_heads, _, width = layers[0].buffers[0].shape
             rows, slots = (0, 0) if store is None else (store.shape[2], store.shape[4])
-            slots = max(slots, 1 << (needed + SPARE - 1).bit_length())
+            slots = max(slots, power_of_two(needed + SPARE))
             shape = len(layers), 2, max(rows, bucket.rows), kv_heads, slots, width
             with torch.inference_mode(False):  # later calls may write to them in any mode
                 self.store = torch.zeros(shape, dtype=layers[0].keys.dtype, device=self.graphs.device)
@@ -262,9 +264,9 @@ class StaticBlocks:
         return states
 
 
-def rows_of(batch: int) -> int:
-    """The rows of the smallest bucket for a batch."""
-    return 1 << (batch - 1).bit_length()
+def power_of_two(count: int) -> int:
+    """The least one that is not below a count."""
+    return 1 << (count - 1).bit_length()
 
 
 def _best_tokens(scores: Tensor, count: int) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from lib.attention.backends.triton_backend import kernel_refusal
 from lib.attention.static import StaticTree, static_attention
 from lib.drafters.heads.eagle import FeatureHead, continued
-from lib.forward.graphs import StaticBlocks, StaticLayer, rows_of
+from lib.forward.graphs import StaticBlocks, StaticLayer, power_of_two
 from lib.forward.native import Levels, rotation_refusal
 from lib.models.cache import TreeCache
 
@@ -36,7 +36,7 @@ class StaticFill(StaticBlocks):
                    names: Tensor | None = None) -> Tensor:
         """The tokens int64[B, size] of a static tree on the host, as `HeadFill.fill_after` gives them, in one call."""
         if self.known is None or len(self.known) < len(states):
-            self.known = states.new_zeros(rows_of(len(states)), 1, states.shape[-1])
+            self.known = states.new_zeros(power_of_two(len(states)), 1, states.shape[-1])
             self.graphs.forget()
         self.known[: len(states), 0] = states
         filled = self._fill(0, torch.zeros(len(states), 0, dtype=torch.long), [], cache, levels, choices, names)
