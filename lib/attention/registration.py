@@ -71,7 +71,6 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
     cache: a TreeCache, empty for a prefill.
     kwargs, and the outputs, are the model's.
     """
-    cache.settle()
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
         tree_mask = causal(tokens.shape[1], cache.pending, tokens.device)

@@ -176,6 +176,11 @@ class TreeCache(Cache):
             layer.lazy_initialization(like, like)
             self.layers.append(layer)
 
+    def update(self, *states, **kwargs) -> tuple[Tensor, Tensor]:
+        """As `TreeLayer.update`, of the layer with the index that comes after the states; transformers calls it."""
+        self.settle()
+        return super().update(*states, **kwargs)
+
     def room(self, nodes: int) -> None:
         """Adds so many pending nodes, for writers of the layers' buffers themselves."""
         self.settle()
