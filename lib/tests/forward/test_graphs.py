@@ -20,6 +20,7 @@ from lib.drafters.filling import top_tokens
 from lib.drafters.heads.static_fill import StaticFill, static_fill
 from lib.forward import graphs
 from lib.forward.captured import MOST, WARM_UPS, Captured, Graphs, Inputs
+from lib.forward.load import ran_by_name
 from lib.forward.passes import COMPILED, GRAPHS, JOINED, LAYERS, choice, forward_pass, graphs_refusal
 from lib.forward.prefill import prefill
 from lib.forward.quantize import quantize_int8
@@ -196,6 +197,7 @@ def test_what_no_graph_can_hold_is_refused_with_the_reason():
             (MODEL, "cuda", "not float64"), (eight, "cuda", "int8"), (made(), "mps", "graphs are for CUDA")]:
         assert reason in graphs_refusal(model, device)
     assert choice(made(), "cuda:0") == GRAPHS and choice(eight, "cuda") == JOINED and choice(MODEL, "cuda") == LAYERS
+    assert [ran_by_name(["base"], dtype, "cuda")["base"] for dtype in ("bfloat16", "int8")] == [GRAPHS, JOINED]
     with pytest.raises(ValueError, match="GPT2LMHeadModel cannot run as 'graphs:compiled': .*; leave `forward` out"):
         forward_pass(made(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)), COMPILED)
 
