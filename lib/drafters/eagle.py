@@ -11,6 +11,7 @@ from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.eagle import unroll
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import head_fill
+from lib.drafters.heads.static_fill import static_fill
 from lib.drafters.levels import Level, native_levels
 from lib.lab.timing import forward
 from lib.trees.growth.candidates import Growth
@@ -38,7 +39,8 @@ class EagleDrafter(HeadDrafter):
 
     def _renew_layers(self) -> None:
         self.layer, own = CachedLayers([self.head.layer], self.head.output_norm), self.head.embed_tokens
-        self.filling = head_fill(self.head, self.output, self.target.get_input_embeddings() if own is None else own)
+        parts = self.head, self.output, self.target.get_input_embeddings() if own is None else own
+        self.filling = static_fill(*parts) or head_fill(*parts)
 
     @torch.no_grad()
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:

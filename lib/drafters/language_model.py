@@ -84,8 +84,8 @@ class LanguageModelDrafter(Drafter):
         """
         static = isinstance(shape, Tree)
         if (static and shape.budget and shape.last_rank < self.choices and self.blocks.fills
-                and self.proposal == "top_k" and not self.asked_probs):  # a native call gives no probabilities
-            self._fill_natively(shape)
+                and self.proposal == "top_k" and not self.asked_probs):  # which gives no probabilities
+            self._fill_at_once(shape)
             return self.drafts
         filling = self._filling(shape)
         while (level := filling.next_level()) is not None:
@@ -100,8 +100,8 @@ class LanguageModelDrafter(Drafter):
         self.drafts, self.places = filling.drafts()
         return self.drafts
 
-    def _fill_natively(self, shape: Tree) -> None:
-        """Fills a shape in one native call."""
+    def _fill_at_once(self, shape: Tree) -> None:
+        """Fills a shape in one call."""
         tokens, rows = self._tail_tokens(shape.max_depth), len(self.tails)
         levels = native_levels(shape, self.waiting)
         with forward():

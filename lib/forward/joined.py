@@ -4,6 +4,8 @@ Query, key and value are one product over joined and packed weights, gate and up
 together, and the attention backend is chosen once per forward pass. The joined weights are a second copy.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,10 +19,11 @@ from lib.forward.packed import Linear, Product, joined
 class JoinedBlocks:
     """A causal language model's layers, last norm and output layer over a block after a cache's rows.
 
-    copied_bytes: of weights that are held a second time. most_rows: of a prompt that they read: none.
+    copied_bytes: of weights that are held a second time. most_rows: of a prompt that they read: none. most_nodes: of a
+    block: any.
     """
 
-    most_rows = 0
+    most_rows, most_nodes = 0, math.inf
 
     def __init__(self, model, output: Linear):
         decoder = model.model
@@ -42,6 +45,7 @@ class JoinedBlocks:
         tokens: int64[B, m]; offsets: int64[m] or [B, m], their positions after each row's prefix.
         keep: as transformers' logits_to_keep.
         """
+        cache.settle()
         prefix, state = cache.rows.as_list, self.embedding(tokens)
         cos, sin = self.rotary(state, position_ids=cache.lengths[:, None] + offsets)
         half = sin.shape[-1] // 2

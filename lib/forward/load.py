@@ -100,10 +100,11 @@ def ran_by_name(names: Sequence[str], dtype: Format, device: str) -> Mapping[str
 
     A target for which the memory decides is named as if it had enough.
     """
-    activations, ran = dtypes_of(dtype, device)[0], {}
+    (activations, kind), ran = formats_of(dtype, device=device)[0], {}
     for target, _ in map(registry.sources, names):
         source = registry.local(target)
         model = load.empty_model(source, load.config_of(source), activations)
+        model.quantised = kind
         ran[source.short] = passes.choice(model, device)
     return ran
 

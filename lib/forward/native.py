@@ -5,8 +5,9 @@ run them; callers then use PyTorch's operators.
 """
 
 import ctypes
-import sys
+import math
 from ctypes import c_float, c_int64, c_void_p
+from functools import cached_property
 from typing import Sequence
 
 import torch
@@ -77,6 +78,11 @@ class Levels:
             LevelStruct(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
                   *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in held))
 
+    @cached_property
+    def structure(self) -> tuple:
+        """For each level its slots and its children's triples, as tuples: what does not depend on the tails."""
+        return tuple((tuple(slots.tolist()), tuple(map(tuple, below.tolist()))) for slots, below, *_ in self.held)
+
 
 def rotation_refusal(rotary: nn.Module) -> str | None:
     """Why the angles of a rotary embedding cannot be tabulated by position; None if they can."""
@@ -144,6 +150,8 @@ class NativeBlocks:
     `most_rows` rows PyTorch's operators are faster: without panels. An object serves one call at a time.
     """
 
+    most_nodes = math.inf  # of a block
+
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
                  output: nn.Linear | None, embedding: nn.Embedding | None = None):
         self.modules = *layers, norm, output, embedding  # the structs hold addresses alone
@@ -161,7 +169,7 @@ class NativeBlocks:
         self.copies = {part: of_part[part] for part in self.copies}
         self.panels = of_part | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
         in_panels = all(self.panels.get(part) is not None for part in linears)
-        self.most_rows = sys.maxsize if in_panels else products.MOST_ROWS
+        self.most_rows = math.inf if in_panels else products.MOST_ROWS
         self.layers = (LayerStruct * len(layers))(*(
             LayerStruct(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
                   **{name: self._matrix(part) for name, part in _projections(layer).items()}) for layer in layers))

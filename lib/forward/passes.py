@@ -1,10 +1,10 @@
-"""A model's forward pass over few tokens, by name: "layers", "native" or "joined" (see `lib.forward`).
+"""A model's forward pass over few tokens, by name: "layers", "native", "joined" or "graphs" (see `lib.forward`).
 
 The faster ones serve models of Llama's kind; what they do not serve (long prompts, gradients, float64) runs as
 "layers". The results agree within rounding.
 """
 
-import sys
+import math
 from dataclasses import dataclass
 from typing import Callable
 from weakref import WeakKeyDictionary
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from lib.attention.backends.mask import SharedMask, causal
 from lib.attention.registration import tree_forward
-from lib.forward import native
+from lib.forward import graphs, native
+from lib.forward.graphs import StaticBlocks
 from lib.forward.joined import JoinedBlocks
 from lib.forward.native import NativeBlocks
 from lib.forward.packed import joined, weights_of
@@ -24,16 +25,20 @@ from lib.lab import timing
 
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracles: transformers' own code
-LAYERS, NATIVE, JOINED = NAMES = "layers", "native", "joined"
+LAYERS, NATIVE, JOINED, GRAPHS, COMPILED = NAMES = "layers", "native", "joined", "graphs", "graphs:compiled"
 AUTO = "auto"  # the fastest of them that the model and the machine allow
 
 
 @dataclass(frozen=True)
 class Output:
-    """The result of a forward pass: logits [B, m or fewer, V], hidden states in transformers' order if asked for."""
+    """The result of a forward pass: logits [B, m or fewer, V], hidden states in transformers' order if asked for.
+
+    best: int64, whose [b, u] is the most likely token after node u of row b, where the device has found it.
+    """
 
     logits: Tensor
     hidden_states: tuple[Tensor, ...] | None
+    best: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Kernels:
     """
 
     name: str
-    blocks: NativeBlocks | JoinedBlocks | None
+    blocks: NativeBlocks | JoinedBlocks | StaticBlocks | None
     output: Callable[[Tensor], Tensor] | None
     made_of: tuple
 
@@ -51,12 +56,13 @@ class Kernels:
 class ForwardPass:
     """A model's forward pass over blocks of tree nodes, by the implementation `name`.
 
-    Make it anew where weights may have changed.
+    device: where tokens, depths and masks are best. Make it anew where weights may have changed.
     """
 
     def __init__(self, model, kernels: Kernels):
         self.model, self.kernels, self.name, self.blocks = model, kernels, kernels.name, kernels.blocks
-        self.device = model.device  # which transformers takes its time to find
+        self._of_model = model.device  # which transformers takes its time to find
+        self.device = torch.device("cpu") if isinstance(self.blocks, StaticBlocks) else self._of_model
 
     def __call__(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **asked):
         """One forward pass over tokens int64[B, m] that follow each row's committed ones, as by `tree_forward`.
@@ -64,24 +70,25 @@ class ForwardPass:
         asked: `logits_to_keep` and `output_hidden_states`, as of transformers' models. Returns an `Output`, or
         transformers' own.
         """
-        if self.blocks is None or torch.is_grad_enabled() or not (
+        if self.blocks is None or torch.is_grad_enabled() or tokens.shape[1] > self.blocks.most_nodes or not (
                 cache.layers or tokens.numel() <= self.blocks.most_rows):
-            return tree_forward(self.model, tokens, depth, tree_mask, cache, **asked)
+            inputs = (None if x is None else x.to(self._of_model) for x in (tokens, depth, tree_mask))
+            return tree_forward(self.model, *inputs, cache, **asked)
         with timing.forward():
             mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
-            logits, states = self.blocks(tokens, depth, cache, mask, asked.get("logits_to_keep", 0),
-                                         asked.get("output_hidden_states", False))
-        return Output(logits, None if states is None else tuple(states))
+            logits, states, *best = self.blocks(tokens, depth, cache, mask, asked.get("logits_to_keep", 0),
+                                                asked.get("output_hidden_states", False))
+        return Output(logits, None if states is None else tuple(states), *best)
 
     @property
     def reads_blocks(self) -> bool:
         """Whether it is fastest on a long text block by block."""
-        return self.name == NATIVE and self.blocks.most_rows == sys.maxsize
+        return self.name == NATIVE and self.blocks.most_rows == math.inf
 
     @property
     def fills(self) -> bool:
         """Whether `fill` can fill a static tree."""
-        return self.name == NATIVE
+        return self.name in (NATIVE, GRAPHS, COMPILED)
 
     def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: native.Levels, choices: int,
              names: Tensor | None = None) -> Tensor:
@@ -106,19 +113,23 @@ _KERNELS: WeakKeyDictionary[torch.nn.Module, dict[str, Kernels]] = WeakKeyDictio
 
 
 def forward_pass(model, name: str = AUTO) -> ForwardPass:
-    """A model's forward pass by the implementation of this name of `NAMES`; "auto" takes "native" where the machine and
-    the model allow it, else "joined" where a second copy of the weights fits into the memory, else "layers".
+    """A model's forward pass by the implementation of this name of `NAMES`; "auto" takes "graphs" on a GPU and "native"
+    elsewhere, where the machine and the model allow it, else "joined" where a second copy of the weights fits into the
+    memory, else "layers".
 
     What it holds beside the weights is made once, and again when they change. ValueError where the model cannot run so,
     or for another name.
     """
+    if name == AUTO and _takes_graphs(model, model.device.type):
+        name = GRAPHS
     if name == LAYERS or name == AUTO and refusal(model):
         return ForwardPass(model, Kernels(LAYERS, None, None, ()))
-    if name not in (NATIVE, JOINED, AUTO):
+    if name not in (*NAMES, AUTO):
         raise ValueError(f"forward is {name!r}; choose one of {', '.join(NAMES)}, or {AUTO!r} for the fastest")
     known, made_of = _KERNELS.setdefault(model, {}), weights_of(model)
     if name not in known or known[name].made_of != made_of:
-        reason = refusal(model) or (native_refusal(model) if name == NATIVE else None)
+        by_graphs = name in (GRAPHS, COMPILED)
+        reason = graphs_refusal(model) if by_graphs else refusal(model) or name == NATIVE and native_refusal(model)
         if reason:
             raise ValueError(f"{type(model).__name__} cannot run as {name!r}: {reason}; leave `forward` out")
         kernels = _kernels(model, name, made_of)
@@ -128,6 +139,10 @@ def forward_pass(model, name: str = AUTO) -> ForwardPass:
 
 def _kernels(model, name: str, made_of: tuple) -> Kernels:
     decoder, head = model.model, model.lm_head
+    if name in (GRAPHS, COMPILED):
+        blocks = StaticBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens,
+                              compiled=name == COMPILED)
+        return Kernels(name, blocks, None, made_of)
     if name == NATIVE or name == AUTO and native_refusal(model) is None:
         blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
         weight = head.weight if isinstance(head, torch.nn.Linear) else None
@@ -141,8 +156,8 @@ def _kernels(model, name: str, made_of: tuple) -> Kernels:
 
 def refusal(model) -> str | None:
     """Why a model runs as "layers" alone; None if it does not."""
-    if type(model).__name__ not in KINDS:
-        return f"{type(model).__name__} is none of {', '.join(KINDS)}"
+    if reason := _kind_refusal(model):
+        return reason
     if model.dtype not in DTYPES:
         return f"its weights are {model.dtype}"
     if isinstance(model.lm_head, ReducedOutput):
@@ -162,8 +177,24 @@ def native_refusal(model, device: str = "") -> str | None:
     return native.refusal(decoder.layers, decoder.rotary_emb, head, decoder.embed_tokens, device)
 
 
+def graphs_refusal(model, device: str = "") -> str | None:
+    """Why a model does not run as "graphs" here; None if it does. device: as for `native_refusal`."""
+    return _kind_refusal(model) or graphs.refusal(model, device)
+
+
+def _kind_refusal(model) -> str | None:
+    return None if type(model).__name__ in KINDS else f"{type(model).__name__} is none of {', '.join(KINDS)}"
+
+
+def _takes_graphs(model, device: str) -> bool:
+    """Whether "auto" takes "graphs" on a kind of device."""
+    return device == "cuda" and graphs_refusal(model, device) is None
+
+
 def choice(model, device: str) -> str:
     """The name that "auto" takes for a model, which may be without storage, on a device with memory enough."""
+    if _takes_graphs(model, device.partition(":")[0]):
+        return GRAPHS
     return LAYERS if refusal(model) else JOINED if native_refusal(model, device.partition(":")[0]) else NATIVE
 
 

@@ -1,8 +1,9 @@
 """A key/value cache for draft trees: it appends in place, keeps only the accepted path, and has one length per row.
 
 A forward pass appends a block of nodes after each row's committed length; further forward passes before `commit` append
-after that block (a drafter grows its tree level by level). `commit` moves the accepted nodes to the block's front;
-later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
+after that block (a drafter grows its tree level by level). `commit` moves the accepted nodes to the block's front, or
+leaves that to the next forward pass; later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1
+of row b are committed.
 """
 
 from functools import partial
@@ -74,7 +75,7 @@ class TreeLayer(CacheLayerMixin):
         """Makes empty buffers for states like [B, Hkv, m, d]; transformers calls it in the first forward pass."""
         # Zeros: a masked slot must be finite, since 0 times NaN is NaN.
         empty = [s.new_zeros(1, *s.shape[:2], 0, s.shape[-1]) for s in (key_states, value_states)]
-        self._hold([torch.cat(empty)] if empty[0].shape == empty[1].shape else empty)
+        self.hold([torch.cat(empty)] if empty[0].shape == empty[1].shape else empty)
         if not self.rows.as_list:
             self.rows.set([0] * key_states.shape[0], key_states.device)
         self.is_initialized = True
@@ -95,8 +96,8 @@ class TreeLayer(CacheLayerMixin):
                 buffer[rows, :, slots] = states.transpose(1, 2)
         return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def _hold(self, buffers: list[Tensor]) -> None:
-        """Takes one buffer for both, or one for each."""
+    def hold(self, buffers: list[Tensor]) -> None:
+        """Takes one buffer [2, B, Hkv, capacity, d] for both, or one [1, ..] for each."""
         self.buffers, self.capacity = buffers, buffers[0].shape[3]
         self.keys, self.values = buffers[0][0], buffers[-1][-1]
         # Cached, since each round reads them, and a round of a small model has time for few calls of PyTorch.
@@ -110,7 +111,7 @@ class TreeLayer(CacheLayerMixin):
         grown = [old.new_zeros(*old.shape[:3], larger, old.shape[-1]) for old in self.buffers]
         for old, new in zip(self.buffers, grown):
             new[:, :, :, : self.capacity] = old
-        self._hold(grown)
+        self.hold(grown)
 
     def move(self, rows: Tensor, origins: Tensor, goals: Tensor) -> None:
         """Copies slot origins[i] of row rows[i] to slot goals[i], all int64[k], simultaneously."""
@@ -122,11 +123,11 @@ class TreeLayer(CacheLayerMixin):
         capacity = max(layer.capacity for layer in (self, *others))
         parts = zip(*([pad(buffer, (0, 0, 0, capacity - layer.capacity)) for buffer in layer.buffers]
                       for layer in (self, *others)))
-        self._hold([torch.cat(part, dim=1) for part in parts])
+        self.hold([torch.cat(part, dim=1) for part in parts])
 
     def select(self, rows: Tensor) -> None:
         """Keeps these rows, int64 indices or bool[B], in this order."""
-        self._hold([buffer[:, rows] for buffer in self.buffers])
+        self.hold([buffer[:, rows] for buffer in self.buffers])
 
     def get_seq_length(self) -> int:
         """Tokens of the longest row, pending nodes included; transformers appends after them."""
@@ -142,10 +143,15 @@ class TreeLayer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """The cache of a batch of trees: one `TreeLayer` per layer of the model, made at the first `update`."""
+    """The cache of a batch of trees: one `TreeLayer` per layer of the model, made at the first `update`.
+
+    waits: whether `commit` leaves `moves`, (row, origin, goal) of each slot that it has to copy, to the next forward
+    pass, which makes them or calls `settle`.
+    """
 
     def __init__(self):
-        self.rows = Rows()
+        self.rows, self.waits = Rows(), False
+        self.moves: list[tuple[int, int, int]] = []
         super().__init__(layer_class_to_replicate=partial(TreeLayer, self.rows))
 
     @property
@@ -170,8 +176,14 @@ class TreeCache(Cache):
             layer.lazy_initialization(like, like)
             self.layers.append(layer)
 
+    def update(self, *states, **kwargs) -> tuple[Tensor, Tensor]:
+        """As `TreeLayer.update`, of the layer with the index that comes after the states; transformers calls it."""
+        self.settle()
+        return super().update(*states, **kwargs)
+
     def room(self, nodes: int) -> None:
         """Adds so many pending nodes, for writers of the layers' buffers themselves."""
+        self.settle()
         needed = self.rows.longest + self.pending + nodes
         for layer in self.layers:
             layer.pending += nodes
@@ -191,22 +203,31 @@ class TreeCache(Cache):
         """Commits some of the nodes that were appended since the last commit, a list per row: an accepted path, from
         the root, as indices into that block.
         """
-        moves = [  # a node that is already in its place stays
+        self.settle()
+        self.moves = [  # a node that is already in its place stays
             (row, length + node, length + place)
             for row, (length, nodes) in enumerate(zip(self.rows.as_list, lists))
             for place, node in enumerate(nodes)
             if node != place
         ]
-        if moves:
-            rows, origins, goals = torch.tensor(moves, device=self.rows.device).T
-            for layer in self.layers:
-                layer.move(rows, origins, goals)
+        if not self.waits:
+            self.settle()
         self.rows.set([length + len(nodes) for length, nodes in zip(self.rows.as_list, lists)], self.rows.device)
         self.forget()
+
+    def settle(self) -> None:
+        """Makes the moves of the last commit that it left to the next forward pass."""
+        if self.moves:
+            rows, origins, goals = torch.tensor(self.moves, device=self.rows.device).T
+            self.moves = []
+            for layer in self.layers:
+                layer.move(rows, origins, goals)
 
     def join(self, others: Sequence["TreeCache"]) -> None:
         """Appends the rows of other caches of the same model; pending nodes are dropped."""
         if others:
+            for cache in (self, *others):
+                cache.settle()
             self.rows.set([length for cache in (self, *others) for length in cache.rows.as_list], self.rows.device)
             for layers in zip(*(cache.layers for cache in (self, *others))):
                 layers[0].join(layers[1:])
@@ -214,6 +235,7 @@ class TreeCache(Cache):
 
     def select(self, rows: Tensor) -> None:
         """Keeps only the given rows, int64 indices or bool[B], in this order; finished rows leave a batch so."""
+        self.settle()
         rows = torch.as_tensor(rows, device=self.rows.device)
         self.rows.set(self.lengths[rows].tolist(), self.rows.device)
         for layer in self.layers:

@@ -147,7 +147,7 @@ def test_kernels_are_made_once_and_again_when_weights_change(name):
 
 
 def test_names_that_cannot_run_are_refused_with_the_reason(monkeypatch):
-    with pytest.raises(ValueError, match="forward is 'fast'; choose one of layers, native, joined, or 'auto'"):
+    with pytest.raises(ValueError, match="forward is 'fast'; choose one of layers, native, joined, graphs, .*, or"):
         forward_pass(made(), "fast")
     with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'joined': its weights are torch.float64"):
         forward_pass(small_models.llama(0), JOINED)
