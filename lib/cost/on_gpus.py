@@ -16,9 +16,8 @@ import pandas as pd
 
 from lib.cost import roofline
 from lib.cost.by_depth_and_rank import Rates
-from lib.cost.recommending import RULER
 from lib.cost.roofline import COMPUTED, MEASURED
-from lib.cost.round_cost import FREE, CostTable, Curve, RoundCost
+from lib.cost.round_cost import FREE, RULER, CostTable, Curve, RoundCost
 from lib.lab import processor, provenance, tables
 from lib.models.registry import RANDOM, SIZES, config_of_size
 from lib.trees import shapes
