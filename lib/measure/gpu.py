@@ -75,7 +75,7 @@ def main() -> None:
     else:
         settings = dict(model=given.model, batches=[int(batch) for batch in given.batches.split(",")], prefix=512,
                         most=128, seconds=SECONDS, dtype="bfloat16", forward=given.forward)
-        tiny = dict(model="llama-68m@1", batches=[1, 2], prefix=16, most=4, seconds=0.5, dtype="float32")
+        tiny = dict(model="smollm2-135m@1", batches=[1, 2], prefix=8, most=2, seconds=0.1, dtype="float32")
         settings, measure = settings | (tiny if given.tiny else {}), costs
     mark, start = provenance.fingerprint(device=given.device, parameters=settings), time.perf_counter()
     measure(Store(given.out, mark), device=given.device, **settings)
