@@ -27,7 +27,7 @@ from lib.cost.calibration import LEVELS, calibrate, falling, full_rounds, usual_
 from lib.cost.candidates import Candidate, Limits
 from lib.cost.racing import SHARES, Contest, Record, Task, judge, race
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Recommendation, with_schedule
-from lib.cost.round_cost import FREE, CostTable, RoundCost
+from lib.cost.round_cost import FREE, RULER, CostTable, RoundCost
 from lib.cost.ways import Deadline
 from lib.decoding import loop
 from lib.drafters.controls import RandomDrafter
@@ -38,7 +38,6 @@ from lib.replay import simulated
 from lib.replay.trace import loops
 from lib.trees.growth.registry import shape_or_growth
 
-RULER = "random tokens"  # the drafter whose rounds tell what checking costs
 PREFIX = 64  # committed tokens at which costs of drafting are taken; those of checks are taken at the text's own
 ALONE, ALONE_TOKENS = 4.0, 24  # seconds in which the drafting of an automatic budget is timed, and tokens of a prompt
 LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes

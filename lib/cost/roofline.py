@@ -46,6 +46,7 @@ HARDWARE = {
 # Bytes per second from memory of GPUs by the names that PyTorch gives them (data sheets).
 GPUS = {"NVIDIA H100 80GB HBM3": 3.35e12, "NVIDIA H200": 4.8e12}
 WEIGHT_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+MEASURED, LAUNCHES, COMPUTED = "measured", "launch-bound", "computed"  # how the costs of a hardware are known
 LAUNCH_BOUND = 5.0  # times the time of reading the weights: a longer plain step is that of launching kernels
 
 

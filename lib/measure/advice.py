@@ -17,6 +17,7 @@ from lib.cost.candidates import Candidate, Limits
 from lib.cost.judging import measured
 from lib.cost.recommendation import ONE, PLAIN, Recommendation
 from lib.cost.recommending import PREFIX, RULER, Evidence, row
+from lib.cost.roofline import COMPUTED, LAUNCHES, MEASURED
 from lib.cost.round_cost import CostTable, RoundCost
 from lib.drafters.adaptive import tokens_of_chains
 from lib.drafters.heads.store import made_for
@@ -30,7 +31,6 @@ from lib.trees.tree import Tree
 
 NOTEBOOK = "06_advice"
 HERE = "this machine"
-MEASURED, LAUNCHES, COMPUTED = "measured", "launch-bound", "computed"  # how the costs of a hardware are known
 REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
 MOST = 64  # nodes of a tree that is compared with a chain, and of a check that is nearly free

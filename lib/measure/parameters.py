@@ -13,6 +13,7 @@ from typing import Callable, Mapping, Sequence
 from huggingface_hub import constants
 from huggingface_hub.file_download import repo_folder_name
 
+from lib.cost.by_depth_and_rank import read as read_rates
 from lib.cost.formats import check as check_formats
 from lib.cost.roofline import HARDWARE
 from lib.cost.served import read_costs
@@ -243,6 +244,12 @@ def costs(name: str, values: Values) -> None:
         read_costs(values[name])
 
 
+def rates(name: str, values: Values) -> None:
+    """A table of acceptance by depth and rank."""
+    if values[name]:
+        read_rates(values[name])
+
+
 def engines(name: str, values: Values) -> None:
     """Serving engines that are installed, and a target with drafters that they can load."""
     for spec in values[name]:
@@ -268,7 +275,8 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
         "elsewhere": lambda name, values: of_runs(values[name], sources(values["pairs"][0])[0].short),
         "most_nodes": nodes, "formats": lambda name, values: check_formats(values[name])},
     "07_speed": {**MODELS, "drafters": drafter, "policy": drafter, "chain": tree, "more_shapes": tree,
-                 "most_nodes": nodes, "batches": plain_batch_first, "sampled_temperatures": above_zero},
+                 "most_nodes": nodes, "batches": plain_batch_first, "sampled_temperatures": above_zero,
+                 "rates": rates},
     "08_served": {
         "logs": lambda name, values: log_lines.read(values[name] or EXAMPLE, values["inputs"]),
         "endpoint": endpoint, "inputs": inputs, "costs": costs, "dtype": dtype, "most_nodes": nodes,
