@@ -58,8 +58,8 @@ def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = Fal
 
 def read(run: ForwardPass, tokens: Tensor, cache: TreeCache, keep: Tensor,
          hidden_states: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Fills an empty cache with tokens int64[B, T]: logits [B, K, V] after the places keep int64[K], in ascending order,
-    and the hidden states [B, T, H] per layer where they are wanted.
+    """Fills an empty cache with tokens int64[B, T]: logits [B, K, V] after the ascending places keep int64[K], and the
+    hidden states [B, T, H] per layer where they are wanted.
     """
     size = max(1, BLOCK // len(tokens)) if run.reads_blocks else tokens.shape[1]
     logits, states = [], []

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from lib.kernels import build
 from lib.kernels.panels import Panels, of_16_bits
-from lib.lab import processor
 from lib.lab.processor import free_memory
 
 MOST_ROWS = 512  # of weights that are in no panels; PyTorch's products are faster beyond
