@@ -7,7 +7,7 @@ of other sizes are padded with nodes that see themselves alone, and batches with
 """
 
 from contextlib import nullcontext
-from functools import partial
+from functools import cached_property, partial
 from typing import Callable, NamedTuple, Sequence
 from weakref import ref
 
@@ -90,6 +90,18 @@ class StaticBlocks:
         self.graphs = Graphs(next(layers[0].parameters()).device)
         self.store: Tensor | None = None  # [L, 2, B, Hkv, S, d]
         self._owner = lambda: None
+
+    @cached_property
+    def failure(self) -> str | None:
+        """Why a first call, over one node, fails on this machine; None if it does not."""
+        attention, one = self.layers[0].self_attn, torch.zeros(1, 1, dtype=torch.long)
+        heads, cache = attention.k_proj.out_features // attention.head_dim, TreeCache()
+        cache.begin(len(self.layers), self.embedding.weight.new_zeros(1, heads, 0, attention.head_dim))
+        try:
+            self(one, one[0], cache, SharedMask(torch.ones(1, 1, dtype=torch.bool)), 0, False)
+        except Exception as error:  # CUDA's and Triton's have no class in common
+            return f"{type(error).__name__}: {error}".partition("\n")[0]
+        return None
 
     @property
     def captured(self) -> tuple[Captured, ...]:

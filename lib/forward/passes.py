@@ -4,6 +4,7 @@ The faster ones serve models of Llama's kind; what they do not serve (long promp
 "layers". The results agree within rounding.
 """
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import Callable
@@ -26,6 +27,7 @@ from lib.lab import timing
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracles: transformers' own code
 LAYERS, NATIVE, JOINED, GRAPHS, COMPILED = NAMES = "layers", "native", "joined", "graphs", "graphs:compiled"
+LOG = logging.getLogger(__name__)
 AUTO = "auto"  # the fastest of them that the model and the machine allow
 
 
@@ -113,15 +115,18 @@ _KERNELS: WeakKeyDictionary[torch.nn.Module, dict[str, Kernels]] = WeakKeyDictio
 
 
 def forward_pass(model, name: str = AUTO) -> ForwardPass:
-    """A model's forward pass by the implementation of this name of `NAMES`; "auto" takes "graphs" on a GPU and "native"
-    elsewhere, where the machine and the model allow it, else "joined" where a second copy of the weights fits into the
-    memory, else "layers".
+    """A model's forward pass by the implementation of this name of `NAMES`; "auto" takes "graphs" on a GPU, where a
+    first capture succeeds, and "native" elsewhere, where the machine and the model allow it, else "joined" where a
+    second copy of the weights fits into the memory, else "layers".
 
     What it holds beside the weights is made once, and again when they change. ValueError where the model cannot run so,
     or for another name.
     """
     if name == AUTO and _takes_graphs(model, model.device.type):
-        name = GRAPHS
+        run = forward_pass(model, GRAPHS)
+        if run.blocks.failure is None:
+            return run
+        LOG.warning("%s runs without CUDA graphs: %s", type(model).__name__, run.blocks.failure)
     if name == LAYERS or name == AUTO and refusal(model):
         return ForwardPass(model, Kernels(LAYERS, None, None, ()))
     if name not in (*NAMES, AUTO):

@@ -212,3 +212,13 @@ def test_blocks_larger_than_any_bucket_run_in_the_layers():
         torch.testing.assert_close(*outputs, **EXACT)
         for cache in caches:
             cache.commit([[0, 1]])
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_by_itself_a_gpu_takes_graphs_where_a_first_call_succeeds(captures, monkeypatch, caplog):
+    monkeypatch.setattr("lib.forward.passes._takes_graphs", lambda model, device: True)
+    if not captures:
+        monkeypatch.setattr(Graphs, "call", lambda *_: (_ for _ in ()).throw(RuntimeError("operation not permitted")))
+    run = forward_pass(made())
+    assert (run.name == GRAPHS) == captures
+    assert ("without CUDA graphs: RuntimeError: operation not permitted" in caplog.text) != captures
