@@ -20,7 +20,6 @@ from lib.attention.backends.mask import SharedMask
 from lib.attention.static import WORD, StaticTree, define_operator
 from lib.forward.captured import Captured, Graphs, Inputs
 from lib.forward.native import Levels, rotation_refusal
-from lib.forward.packed import Linear
 from lib.models.cache import TreeCache
 from lib.verify.warping import best_token
 
@@ -77,8 +76,8 @@ class StaticBlocks:
     most_rows = copied_bytes = 0
     most_nodes = NODES[-1]
 
-    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None, output: Linear,
-                 embedding: nn.Module, compiled: bool = False):
+    def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
+                 output: Callable[[Tensor], Tensor], embedding: nn.Module, compiled: bool = False):
         self.embedding, self.rotary, self.norm, self.output = embedding, rotary, norm, output
         self.layers, self._compiling = list(layers), nullcontext
         if compiled:

@@ -1,4 +1,4 @@
-"""A model's forward pass over few tokens, by name: "layers", "native", "joined" or "graphs" (see `lib.forward`).
+"""A model's forward pass over few tokens, by name: "layers", "native" or "graphs" (see `lib.forward`).
 
 The faster ones serve models of Llama's kind; what they do not serve (long prompts, gradients, float64) runs as
 "layers". The results agree within rounding.
@@ -17,16 +17,14 @@ from lib.attention.backends.mask import SharedMask, causal
 from lib.attention.registration import tree_forward
 from lib.forward import graphs, native
 from lib.forward.graphs import StaticBlocks
-from lib.forward.joined import JoinedBlocks
 from lib.forward.native import NativeBlocks
-from lib.forward.packed import joined, weights_of
+from lib.forward.packed import weights_of
 from lib.forward.reduced import ReducedOutput
 from lib.kernels import products
 from lib.lab import timing
 
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float64 is for oracles: transformers' own code
-LAYERS, NATIVE, JOINED, GRAPHS, COMPILED = NAMES = "layers", "native", "joined", "graphs", "graphs:compiled"
+LAYERS, NATIVE, GRAPHS, COMPILED = NAMES = "layers", "native", "graphs", "graphs:compiled"
 LOG = logging.getLogger(__name__)
 AUTO = "auto"  # the fastest of them that the model and the machine allow
 
@@ -50,7 +48,7 @@ class Kernels:
     """
 
     name: str
-    blocks: NativeBlocks | JoinedBlocks | StaticBlocks | None
+    blocks: NativeBlocks | StaticBlocks | None
     output: Callable[[Tensor], Tensor] | None
     made_of: tuple
 
@@ -116,67 +114,54 @@ _KERNELS: WeakKeyDictionary[torch.nn.Module, dict[str, Kernels]] = WeakKeyDictio
 
 def forward_pass(model, name: str = AUTO) -> ForwardPass:
     """A model's forward pass by the implementation of this name of `NAMES`; "auto" takes "graphs" on a GPU, where a
-    first capture succeeds, and "native" elsewhere, where the machine and the model allow it, else "joined" where a
-    second copy of the weights fits into the memory, else "layers".
+    first capture succeeds, and "native" elsewhere, where the machine and the model allow it, else "layers".
 
     What it holds beside the weights is made once, and again when they change. ValueError where the model cannot run so,
     or for another name.
     """
-    if name == AUTO and _takes_graphs(model, model.device.type):
-        run = forward_pass(model, GRAPHS)
-        if run.blocks.failure is None:
-            return run
-        LOG.warning("%s runs without CUDA graphs: %s", type(model).__name__, run.blocks.failure)
-    if name == LAYERS or name == AUTO and refusal(model):
-        return ForwardPass(model, Kernels(LAYERS, None, None, ()))
     if name not in (*NAMES, AUTO):
         raise ValueError(f"forward is {name!r}; choose one of {', '.join(NAMES)}, or {AUTO!r} for the fastest")
     known, made_of = _KERNELS.setdefault(model, {}), weights_of(model)
     if name not in known or known[name].made_of != made_of:
-        by_graphs = name in (GRAPHS, COMPILED)
-        reason = graphs_refusal(model) if by_graphs else refusal(model) or name == NATIVE and native_refusal(model)
-        if reason:
+        refusals = {NATIVE: native_refusal, GRAPHS: graphs_refusal, COMPILED: graphs_refusal}
+        if name in refusals and (reason := refusals[name](model)):
             raise ValueError(f"{type(model).__name__} cannot run as {name!r}: {reason}; leave `forward` out")
-        kernels = _kernels(model, name, made_of)
-        known[name] = known[kernels.name] = kernels
+        known[name] = forward_pass(model, _fastest(model)).kernels if name == AUTO else _kernels(model, name, made_of)
     return ForwardPass(model, known[name])
 
 
+def _fastest(model) -> str:
+    """The name that "auto" takes for a model; on a GPU after a first capture."""
+    name = choice(model, model.device.type)
+    if name != GRAPHS or (failure := forward_pass(model, GRAPHS).blocks.failure) is None:
+        return name
+    LOG.warning("%s runs without CUDA graphs: %s", type(model).__name__, failure)
+    return LAYERS
+
+
 def _kernels(model, name: str, made_of: tuple) -> Kernels:
+    if name == LAYERS:
+        return Kernels(LAYERS, None, None, made_of)
     decoder, head = model.model, model.lm_head
-    if name in (GRAPHS, COMPILED):
+    if name != NATIVE:
         blocks = StaticBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens,
                               compiled=name == COMPILED)
         return Kernels(name, blocks, None, made_of)
-    if name == NATIVE or name == AUTO and native_refusal(model) is None:
-        blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
-        weight = head.weight if isinstance(head, torch.nn.Linear) else None
-        output = products.linear(weight, head.bias, blocks.panels.get(head), blocks.like.dtype)
-        return Kernels(NATIVE, blocks, output, made_of)
-    if name == AUTO and products.fills_the_memory(model.parameters()):
-        return Kernels(LAYERS, None, None, made_of)
-    output = joined([head])
-    return Kernels(JOINED, JoinedBlocks(model, output), output, made_of)
-
-
-def refusal(model) -> str | None:
-    """Why a model runs as "layers" alone; None if it does not."""
-    if reason := _kind_refusal(model):
-        return reason
-    if model.dtype not in DTYPES:
-        return f"its weights are {model.dtype}"
-    if isinstance(model.lm_head, ReducedOutput):
-        return "its output layer is reduced; take what `reduced.narrow` gives"
-    if model.config.hidden_act != "silu":
-        return f"its activation is {model.config.hidden_act}, not silu"
-    return native.rotation_refusal(model.model.rotary_emb)
+    blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
+    weight = head.weight if isinstance(head, torch.nn.Linear) else None
+    output = products.linear(weight, head.bias, blocks.panels.get(head), blocks.like.dtype)
+    return Kernels(NATIVE, blocks, output, made_of)
 
 
 def native_refusal(model, device: str = "") -> str | None:
-    """Why a model of which `refusal` is None does not run as "native" here; None if it does. device: the kind of device
-    on which it will be, for a model without storage.
+    """Why a model does not run as "native" here; None if it does. device: the kind of device on which it will be, for a
+    model without storage.
     """
+    if reason := _kind_refusal(model):
+        return reason
     decoder, head = model.model, model.lm_head
+    if isinstance(head, ReducedOutput):
+        return "its output layer is reduced; take what `reduced.narrow` gives"
     if isinstance(head, torch.nn.Linear) and (reason := products.weights_refusal([head.weight], device)):
         return reason
     return native.refusal(decoder.layers, decoder.rotary_emb, head, decoder.embed_tokens, device)
@@ -191,21 +176,16 @@ def _kind_refusal(model) -> str | None:
     return None if type(model).__name__ in KINDS else f"{type(model).__name__} is none of {', '.join(KINDS)}"
 
 
-def _takes_graphs(model, device: str) -> bool:
-    """Whether "auto" takes "graphs" on a kind of device."""
-    return device == "cuda" and graphs_refusal(model, device) is None
-
-
 def choice(model, device: str) -> str:
-    """The name that "auto" takes for a model, which may be without storage, on a device with memory enough."""
-    if _takes_graphs(model, device.partition(":")[0]):
-        return GRAPHS
-    return LAYERS if refusal(model) else JOINED if native_refusal(model, device.partition(":")[0]) else NATIVE
+    """The name that "auto" takes for a model, which may be without storage, on a device; a GPU's captures may fail."""
+    kind = device.partition(":")[0]
+    refusal, name = (graphs_refusal, GRAPHS) if kind == "cuda" else (native_refusal, NATIVE)
+    return LAYERS if refusal(model, kind) else name
 
 
 def copied_bytes(model) -> int:
     """Bytes of weights that a model's fastest forward pass holds a second time."""
-    return 0 if refusal(model) else forward_pass(model).copied_bytes
+    return forward_pass(model).copied_bytes
 
 
 def release(model) -> None:

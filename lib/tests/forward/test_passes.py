@@ -1,23 +1,19 @@
 """Every forward pass gives what transformers' layers give within rounding, and follows the model's weights."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 from lib import attention
 from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.registry import head_of
 from lib.forward.load import ran_by_name
-from lib.forward.passes import JOINED, LAYERS, NATIVE, choice, copied_bytes, forward_pass, native_refusal, refusal
+from lib.forward.passes import GRAPHS, LAYERS, NATIVE, choice, copied_bytes, forward_pass, native_refusal
 from lib.forward.quantize import quantize_int8
 from lib.kernels.products import MOST_ROWS, weights_refusal
 from lib.models.cache import TreeCache
-from lib.tests import small_heads, small_models
+from lib.tests import small_models
 from lib.trees import shapes
 
 SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
@@ -44,10 +40,8 @@ def without_kernels(monkeypatch):
     monkeypatch.setattr("lib.kernels.products.weights_refusal", lambda weights, device="": "not now")
 
 
-@pytest.fixture(params=[pytest.param(NATIVE, marks=needs_kernels), JOINED])
-def name(request, monkeypatch):
-    if request.param == JOINED:
-        without_kernels(monkeypatch)
+@pytest.fixture(params=[pytest.param(NATIVE, marks=needs_kernels), GRAPHS])
+def name(request):
     return request.param
 
 
@@ -147,10 +141,10 @@ def test_kernels_are_made_once_and_again_when_weights_change(name):
 
 
 def test_names_that_cannot_run_are_refused_with_the_reason(monkeypatch):
-    with pytest.raises(ValueError, match="forward is 'fast'; choose one of layers, native, joined, graphs, .*, or"):
+    with pytest.raises(ValueError, match="forward is 'fast'; choose one of layers, native, graphs, .*, or"):
         forward_pass(made(), "fast")
-    with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'joined': its weights are torch.float64"):
-        forward_pass(small_models.llama(0), JOINED)
+    with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'native': its weights are torch.float64"):
+        forward_pass(small_models.llama(0), NATIVE)
     without_kernels(monkeypatch)
     with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'native': not now; leave `forward` out"):
         generate(made(), make("lookup", None), torch.ones(1, 3, dtype=torch.long), shape="chain:1", forward=NATIVE)
@@ -168,20 +162,6 @@ def test_weights_that_bfloat16_holds_are_read_in_pairs(config, monkeypatch):
     assert copied_bytes(whole) == 0
     (theirs, _), (ours, _) = (block(model, NATIVE) for model in (whole, exact))
     assert (theirs.logits - ours.logits).abs().max() <= WITHIN[torch.float32] * theirs.logits.abs().max()
-
-
-def test_a_model_that_would_not_fit_twice_runs_as_it_is(monkeypatch):
-    without_kernels(monkeypatch)
-    small, large = made(), made(seed=1)
-    assert copied_bytes(small) == sum(layer.weight.nbytes for layer in small.modules() if isinstance(layer, nn.Linear))
-    ends = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
-    joint = [name for name, _ in small.named_modules() if name.endswith(ends)]
-    half = made(dtype=torch.float16)  # which no kernel packs: only what is joined is copied
-    assert copied_bytes(half) == sum(half.get_submodule(name).weight.nbytes for name in joint)
-    monkeypatch.setattr("lib.kernels.products.MOST_COPIED", 0.0)
-    plain = forward_pass(large)
-    assert plain.name == LAYERS and plain.output is large.lm_head and copied_bytes(large) == 0
-    assert forward_pass(small).name == JOINED  # its copies are there already
 
 
 def test_int8_layers_are_the_same(name):
@@ -203,13 +183,13 @@ def test_gate_and_up_in_different_numbers_of_16_bits_are_the_model_s_own():
 @pytest.mark.parametrize("model, reason", [
     (lambda: made(GPT2Config(vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=64)), "GPT2LMHeadModel"),
     (lambda: small_models.llama(0), "float64"),
-    (lambda: made(LlamaConfig(**SIZES, hidden_act="gelu")), "gelu"),
+    (lambda: made(LlamaConfig(**SIZES, hidden_act="gelu")), "GELU"),
     (lambda: made(LlamaConfig(**SIZES, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})),
      "dynamic"),
 ])
 def test_what_the_faster_ones_do_not_serve_runs_in_layers(model, reason):
     model = model()
-    assert reason in refusal(model)
+    assert reason in native_refusal(model)
     assert forward_pass(model).name == choice(model, "cpu") == LAYERS
 
 
@@ -221,7 +201,7 @@ def test_what_ran_is_known_without_the_weights(dtype):
     assert ran_by_name(["base", "base/tiny"], dtype, "cpu") == {"base": forward_pass(pair.target).name}
 
 
-@pytest.mark.parametrize("forward", [NATIVE, JOINED, LAYERS, "auto"])
+@pytest.mark.parametrize("forward", [NATIVE, LAYERS, "auto"])
 def test_greedy_text_of_a_batch_is_that_of_the_layers(forward):
     """Float32 by each forward pass against float64, which runs as transformers wrote it."""
     if forward == NATIVE and REFUSAL:
@@ -233,28 +213,4 @@ def test_greedy_text_of_a_batch_is_that_of_the_layers(forward):
     done = generate(target, LanguageModelDrafter(drafter), ids, forward=forward, **settings)
     exact = generate(target.double(), LanguageModelDrafter(drafter.double()), ids, **settings)
     assert done.new_tokens == exact.new_tokens and exact.forward == LAYERS
-    assert done.forward == (forward if forward != "auto" else JOINED if REFUSAL else NATIVE)
-
-
-@pytest.mark.parametrize("shape, rule", [("kary:2@14", "greedy"), ("dyspec@8", "greedy"), ("chain:3", "naive")])
-@pytest.mark.parametrize("kind", ["model", "early_exit:1", "eagle3", "combined:behind=eagle:enough=2"])
-def test_loops_in_float64_are_the_same_over_joined_blocks(kind, shape, rule, monkeypatch):
-    """Batches of different lengths, rows that end at different rounds, hidden states, growth, sampling: with float64
-    let in, where rounding cannot decide.
-    """
-    if "combined" in kind and "@8" in shape:
-        pytest.skip("look-up fills static shapes alone")
-    target = small_models.llama(3, layers=3)
-    folder = small_heads.folder(head_of(kind) or "none", target)
-    pair = SimpleNamespace(target=target, draft_model=small_models.related(target, 4, noise=0.2))
-    options = {} if folder is None else {"folder": folder}
-    ids, mask = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))
-    results = {}
-    for name, dtypes in ((LAYERS, ()), (JOINED, (torch.float64,))):
-        monkeypatch.setattr("lib.forward.passes.DTYPES", dtypes)
-        done = generate(target, make(kind, pair, **options), ids, attention_mask=mask, shape=shape, rule=rule,
-                        eos_token_id=7, temperature=0.0 if rule == "greedy" else 1.0, max_new_tokens=25,
-                        generator=torch.Generator().manual_seed(1))
-        results[done.forward] = done.new_tokens, [(found.row, found.accepted) for found in done.rounds]
-        assert done.forward == name
-    assert results[LAYERS] == results[JOINED]
+    assert done.forward == (forward if forward != "auto" else LAYERS if REFUSAL else NATIVE)
