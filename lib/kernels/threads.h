@@ -14,7 +14,7 @@
 
 #include "lanes.h"
 
-class Threads {
+class __attribute__((visibility("hidden"))) Threads {  // of this library alone, where several are loaded
  public:
   // Runs body() on `count` threads, this one included; alone where another region is running.
   template <class F> static void run(int64_t count, F body) {
