@@ -17,7 +17,7 @@ constexpr int64_t PASS = 2;  // panels of rows that are multiplied with two pane
 constexpr int64_t SOON = 2048;  // bytes of a panel of weights by which they are prefetched
 
 constexpr int64_t BASE = 256;  // of digits
-constexpr int64_t MANY = 8;  // rows from which on blocks are faster here than in vectors
+constexpr int64_t MANY = 6;  // rows from which on blocks are faster here than in vectors
 
 // How rows of T are multiplied with weights of a kind: BLOCK numbers a step in so many parts, or twice as many in digits.
 template <class T, bool BYTE> struct Way {
