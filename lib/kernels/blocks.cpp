@@ -1,5 +1,5 @@
 // Decoder layers in one call, a static tree filled in one call by a language model or a head, and single products
-// (called by lib/models/native_blocks.py, products.py and lib/drafters/heads/native_fill.py).
+// (called by lib/forward/native.py, products.py and lib/drafters/heads/native_fill.py).
 #include "fill_head.h"
 
 extern "C" int forward_float32(const Forward* forward) { return Run<float>(*forward).all(); }
