@@ -13,6 +13,7 @@ from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import head_fill
 from lib.drafters.heads.static_fill import static_fill
 from lib.drafters.levels import Level, native_levels
+from lib.forward.passes import GRAPHS, forward_pass
 from lib.lab.timing import forward
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
@@ -40,7 +41,9 @@ class EagleDrafter(HeadDrafter):
     def _renew_layers(self) -> None:
         self.layer, own = CachedLayers([self.head.layer], self.head.output_norm), self.head.embed_tokens
         parts = self.head, self.output, self.target.get_input_embeddings() if own is None else own
-        self.filling = static_fill(*parts) or head_fill(*parts)
+        self.filling = static_fill(*parts)
+        if self.filling is None or forward_pass(self.target).name != GRAPHS:  # a GPU on which captures fail
+            self.filling = head_fill(*parts)
 
     @torch.no_grad()
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:

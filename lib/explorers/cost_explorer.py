@@ -10,8 +10,7 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from lib.cost.recommending import RULER
-from lib.cost.round_cost import CostTable, Curve
+from lib.cost.round_cost import RULER, CostTable, Curve
 from lib.lab import charts, theme
 
 

@@ -1,9 +1,9 @@
 """Decoder layers of Llama's kind over key/value buffers that stay in their place, as a function of static shapes alone,
 which a CUDA graph can hold (see `captured`); on a CPU it runs as it is.
 
-The layers are transformers' own modules, or each compiled by torch. Of a round the device gets one array of numbers:
-lengths, tokens, positions, the tree as bits, and the accepted slots of the round before, which it moves first. Blocks
-of other sizes are padded with nodes that see themselves alone, and batches with rows of such nodes.
+The layers are transformers' own modules, or each compiled by torch. Each call sends the device one array of numbers:
+lengths, tokens, positions, the tree as bits, and the slots that the previous round accepted, which the call moves
+first. Smaller blocks are padded with nodes that see themselves alone, and smaller batches with rows of such nodes.
 """
 
 from contextlib import nullcontext

@@ -96,10 +96,7 @@ def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
 
 
 def ran_by_name(names: Sequence[str], dtype: Format, device: str) -> Mapping[str, str]:
-    """By target the forward pass that "auto" takes here, of pairs by name as `load_pairs` takes them, without weights.
-
-    A target for which the memory decides is named as if it had enough.
-    """
+    """By target the forward pass that "auto" takes here, of pairs by name as for `load_pairs`, without weights."""
     (activations, kind), ran = formats_of(dtype, device=device)[0], {}
     for target, _ in map(registry.sources, names):
         source = registry.local(target)

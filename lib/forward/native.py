@@ -1,7 +1,7 @@
 """Decoder layers over the few nodes of a draft tree in one call of C++ (`forward.h`), with the model's own weights.
 
 `NativeBlocks.fill` drafts a whole static tree in one call (`fill.h`). `refusal` says why a machine or a model cannot
-run them; callers then use PyTorch's operators.
+run them; callers then use the modules themselves.
 """
 
 import ctypes

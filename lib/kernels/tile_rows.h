@@ -17,14 +17,13 @@ constexpr int64_t PASS = 2;  // panels of rows that are multiplied with two pane
 constexpr int64_t SOON = 2048;  // bytes of a panel of weights by which they are prefetched
 
 constexpr int64_t BASE = 256;  // of digits
-constexpr int64_t MANY = 6;  // rows from which on blocks are faster here than in vectors
+constexpr int64_t MANY = 6;  // rows; blocks times more rows are faster here than in vectors
 
 // How rows of T are multiplied with weights of a kind: BLOCK numbers a step in so many parts, or twice as many in digits.
 template <class T, bool BYTE> struct Way {
   static constexpr int64_t DIGITS = BYTE ? 3 : 1, PARTS_EACH = !BYTE && sizeof(T) == 4 ? PARTS : 1;
   static constexpr int64_t STEP = BYTE ? 2 * BLOCK : BLOCK;
 };
-inline bool by_digits(const Matrix& matrix) { return matrix.kind == BYTES && !matrix.group; }
 
 // Whether products of so many rows of T with a matrix run on the matrix units here.
 template <class T> inline bool by_tiles(const Matrix& matrix, int64_t rows) {
@@ -41,15 +40,17 @@ struct Packed {
   float* factors = nullptr;
 
   Packed() = default;
-  template <class W> Packed(W, bool digits, int64_t count, int64_t in, char* memory)
-      : digits(digits), count(count), panels((count + SIDE / W::DIGITS - 1) / (SIDE / W::DIGITS)),
+  template <class W> Packed(W, int64_t count, int64_t in, char* memory)
+      : digits(W::DIGITS > 1), count(count), panels((count + SIDE / W::DIGITS - 1) / (SIDE / W::DIGITS)),
         steps((in + W::STEP - 1) / W::STEP), numbers(memory) {
     rows = (count + panels - 1) / panels, height = rows * W::DIGITS;  // of a panel
     part_size = height * LINE, step_size = part_size * W::PARTS_EACH;
     factors = reinterpret_cast<float*>(at(panels, 0));
   }
   char* at(int64_t panel, int64_t step) const { return numbers + (panel * steps + step) * step_size; }
-  static int64_t bytes(int64_t count, int64_t in) { return (count + SIDE) * (in + 2 * BLOCK) * 6 + count * (in + 64) / 8; }
+  static int64_t bytes(int64_t count, int64_t in) {
+    return (count + SIDE) * (in + 2 * BLOCK) * PARTS * sizeof(bf16) + count * (in / BLOCK + 2) * sizeof(float);
+  }
 };
 
 // The largest size of `count` numbers, over `most`; NaN where one of them is no number.
@@ -100,11 +101,12 @@ template <class T, bool BYTE> inline void pack_rows(const T* x, int64_t in, cons
 
 // x, packed for products with a matrix in `memory` of Packed::bytes bytes.
 template <class T> inline Packed packed_for(const Matrix& matrix, const T* x, int64_t count, char* memory) {
-  const bool digits = by_digits(matrix);
-  const Packed to = digits ? Packed(Way<T, true>(), true, count, matrix.in, memory)
-                           : Packed(Way<T, false>(), false, count, matrix.in, memory);
-  digits ? pack_rows<T, true>(x, matrix.in, to) : pack_rows<T, false>(x, matrix.in, to);
-  return to;
+  const auto packed = [&]<bool BYTE>(Way<T, BYTE> way) {
+    const Packed to(way, count, matrix.in, memory);
+    pack_rows<T, BYTE>(x, matrix.in, to);
+    return to;
+  };
+  return matrix.kind == BYTES && !matrix.group ? packed(Way<T, true>()) : packed(Way<T, false>());
 }
 
 // Four numbers each of sixteen outputs, [4][16], as [16][4].
@@ -237,6 +239,7 @@ template <bool BYTE> inline Vec whole_of(const float* sums, const Packed& x, int
   return fma(fma(digit(2), all(BASE), digit(1)), all(BASE), digit(0)) * all(x.factors[row]);
 }
 
+// As `each_packed`, for rows in digits or in others.
 template <class T, bool BYTE, int N, class F>
 inline void each_tile(const Matrix* const (&matrices)[N], const Packed& x, F visit) {
   const int64_t out = matrices[0]->out, kind = matrices[0]->kind, whole = (matrices[0]->in + BLOCK - 1) / BLOCK * BLOCK;

@@ -16,9 +16,9 @@ from lib.cost import recommendation, roofline
 from lib.cost.candidates import Candidate, Limits
 from lib.cost.judging import measured
 from lib.cost.recommendation import ONE, PLAIN, Recommendation
-from lib.cost.recommending import PREFIX, RULER, Evidence, row
+from lib.cost.recommending import PREFIX, Evidence, row
 from lib.cost.roofline import COMPUTED, LAUNCHES, MEASURED
-from lib.cost.round_cost import CostTable, RoundCost
+from lib.cost.round_cost import RULER, CostTable, RoundCost
 from lib.drafters.adaptive import tokens_of_chains
 from lib.drafters.heads.store import made_for
 from lib.drafters.registry import parse

@@ -11,8 +11,7 @@ import pandas as pd
 
 from lib.cost import recommendation
 from lib.cost.recommendation import Recommendation
-from lib.cost.recommending import RULER
-from lib.cost.round_cost import FREE, CostTable, RoundCost
+from lib.cost.round_cost import FREE, RULER, CostTable, RoundCost
 from lib.lab import stats, tables
 from lib.lab.chapter import Store
 from lib.replay.acceptance import REAL_TEXT

@@ -19,8 +19,7 @@ from lib.cost import recommendation
 from lib.cost.calibration import rows_of_text
 from lib.cost.candidates import Limits
 from lib.cost.recommendation import NO_DRAFTER, Recommendation
-from lib.cost.recommending import RULER
-from lib.cost.round_cost import RoundCost
+from lib.cost.round_cost import RULER, RoundCost
 from lib.cost.ways import ASSISTED, GENERATE, LOOKUP, Continued, Run, groups, one_per_round, ours, theirs
 from lib.decoding import loop
 from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays

@@ -14,7 +14,7 @@ from lib import cost
 from lib.cost import formats as number_formats
 from lib.cost import recommendation, roofline
 from lib.cost.recommendation import ONE, ForBatch, Interval, Recommendation
-from lib.cost.recommending import RULER
+from lib.cost.round_cost import RULER
 from lib.lab import processor, tables
 from lib.lab.chapter import Store
 from lib.measure import advice, parameters

@@ -6,8 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.cost.recommending import RULER
-from lib.cost.round_cost import CostTable, Curve, RoundCost
+from lib.cost.round_cost import RULER, CostTable, Curve, RoundCost
 from lib.lab.tables import write
 from lib.measure import sources
 from lib.tests.cost import test_cost
