@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from lib.attention.backends import implementation, onepass, refusal
-from lib.attention.backends.mask import SharedMask
+from lib.attention.backends.mask import SharedMask, Span
 from lib.lab import processor
 
 
 def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor | np.ndarray | SharedMask,
                    prefix_length: int | Tensor, *, scale: float | None = None, backend: str = "auto",
-                   return_lse: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+                   return_lse: bool = False, window: int | None = None, chunk: int | None = None,
+                   sinks: Tensor | None = None, softcap: float | None = None) -> Tensor | tuple[Tensor, Tensor]:
     """Attention of mq tree nodes over a prefix and over the mk tree keys that follow it.
 
     query: [B, Hq, mq, d].
@@ -25,6 +26,10 @@ def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor 
     prefix_length: int, or int[B] (a tensor on the CPU avoids a synchronisation). Row b sees keys 0 .. prefix[b] - 1,
         and of prefix[b] .. prefix[b] + mk - 1 those that its mask allows; keys beyond never change the result.
     backend: "auto" or one of `BACKENDS`.
+    window, chunk: a node sees of these keys the last `window` ones, its own included, or those in its own chunk of
+        `chunk` positions. Its position is prefix[b] plus the number of its ancestors among the tree keys.
+    sinks: [Hq], logits of keys without a value: each adds to its head's denominator. softcap: scores s (times scale)
+        become softcap * tanh(s / softcap).
     Returns [B, Hq, mq, dv] in the query's dtype; with `return_lse` also the log of the softmax's denominator,
     [B, Hq, mq]. ValueError where shapes, dtypes or lengths do not describe a tree.
     """
@@ -33,10 +38,19 @@ def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor 
         tree_mask = torch.tensor(tree_mask)  # a copy: that of a tree is read-only
     mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
     _check(query, key, value, mask.visible, prefix)
+    scale, span = query.shape[-1] ** -0.5 if scale is None else scale, Span(window, chunk)
+    if backend == "reference":
+        output, lse = implementation(backend)(query, key, value, mask, prefix, scale, True, softcap, span, sinks)
+        return (output, lse) if return_lse else output
+    start, mask, prefix = mask.within(prefix, span)
+    key, value = key[:, :, start:], value[:, :, start:]
     if backend == "auto":
         backend = choose_backend(query, key, value, prefix)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    output, lse = implementation(backend)(query, key, value, mask, prefix, scale, return_lse)
+    output, lse = implementation(backend)(query, key, value, mask, prefix, scale, return_lse or sinks is not None,
+                                          softcap)
+    if sinks is not None:
+        sinks = sinks.to(lse.dtype)[:, None]
+        output, lse = output * (lse - sinks).sigmoid()[..., None].to(output.dtype), torch.logaddexp(lse, sinks)
     return (output, lse) if return_lse else output
 
 

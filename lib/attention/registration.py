@@ -10,11 +10,13 @@ from typing import Iterator
 import torch
 from torch import Tensor
 
-from lib.attention.backends.mask import SharedMask, causal
+from lib.attention.backends.mask import SharedMask, Span, causal
 from lib.attention.static import StaticTree, static_attention
 from lib.lab.timing import forward
 
 TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
+FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # as configurations name layers
+UNSUPPORTED = "position_bias", "indices", "block_indices"  # what some models pass to their attention
 
 
 def register() -> None:
@@ -45,20 +47,42 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     nodes = query.shape[2]
     if tree_mask is None and prefix_length is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
-    unknown = [name for name in ("softcap", "position_bias", "s_aux", "sliding_window") if kwargs.get(name) is not None]
-    if unknown:
+    if unknown := [name for name in UNSUPPORTED if kwargs.get(name) is not None]:
         raise ValueError(f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not support; "
                          "ask can_host_tree(model.config) first")
+    span, sinks, softcap = span_of(module, kwargs.get("sliding_window")), kwargs.get("s_aux"), kwargs.get("softcap")
     if prefix_length is None:
         prefix_length = 0 if tree_mask is None else key.shape[2] - getattr(tree_mask, "visible", tree_mask).shape[-1]
-    prefix = prefix_list(prefix_length, query.shape[0])
-    if tree_mask is None and not any(prefix):
+    prefix, whole = prefix_list(prefix_length, query.shape[0]), span.least is None or nodes <= span.least
+    if tree_mask is None and not any(prefix) and whole and sinks is None and softcap is None:
         key, value = key[:, :, :nodes], value[:, :, :nodes]
         return sdpa_attention_forward(module, query, key, value, None, 0.0, scaling, is_causal=True)
-    if tree_mask is None:
-        tree_mask = causal(nodes, 0, query.device)
-    output = tree_attention(query, key, value, tree_mask, torch.tensor(prefix), scale=scaling, backend=tree_backend)
+    mask = causal(nodes, 0, query.device) if tree_mask is None else tree_mask
+    mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
+    if getattr(module, "attn_temperature_tuning", False) and not getattr(module, "use_rope", True):
+        query = _by_position(module, query, mask, torch.tensor(prefix), key.shape[2] - nodes)
+    output = tree_attention(query, key, value, mask, torch.tensor(prefix), scale=scaling, backend=tree_backend,
+                            window=span.window, chunk=span.chunk, sinks=sinks, softcap=softcap)
     return output.transpose(1, 2).contiguous(), None
+
+
+def span_of(module, window: int | None) -> Span:
+    """The keys that an attention layer lets a token see; window: what the layer passes as its `sliding_window`."""
+    config = getattr(module, "config", None)
+    kinds, place = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    kind = kinds[place] if kinds and place is not None else SLIDING if window else FULL
+    if kind == CHUNKED:
+        return Span(chunk=config.attention_chunk_size)
+    return Span(window or config.sliding_window) if kind == SLIDING else Span()
+
+
+def _by_position(module, query: Tensor, mask: SharedMask, prefix: Tensor, past: int) -> Tensor:
+    """Queries [B, Hq, m, d] that Llama 4 scaled by their places after `past` slots, scaled by their positions."""
+    place, device = torch.arange(query.shape[2]) + past, query.device
+    position = prefix[:, None] + mask.visible.sum(-1).cpu() - 1
+    wanted, given = (1 + module.attn_scale * torch.log1p(torch.floor((at.double() + 1) / module.floor_scale))
+                     for at in (position, place))
+    return query * (wanted / given)[:, None, :, None].to(device, query.dtype)
 
 
 def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **kwargs):
@@ -92,19 +116,14 @@ def can_host_tree(config) -> str | None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     config = config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    window = getattr(config, "sliding_window", None)
+    others = layer_kinds(config) - {FULL, SLIDING, CHUNKED}
     # GPT-NeoX has this setting too, and ignores it.
     encoder = getattr(config, "is_decoder", None) is False and not config.model_type.startswith("gpt_neox")
     alibi = getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt")
     checks = [
         (getattr(config, "is_encoder_decoder", False), "it is an encoder-decoder"),
-        (kinds != {"full_attention"}, f"its layers are {', '.join(sorted(kinds))}: only full ones see a whole prefix"),
-        (window and getattr(config, "use_sliding_window", True), f"it sees a sliding window of {window} tokens"),
-        (getattr(config, "attention_chunk_size", None), "its attention is chunked"),
+        (others, f"some of its layers are {', '.join(sorted(others))}, which see a text and no tree"),
         (alibi, "its positions are an ALiBi bias, which follows slots instead of depth"),
-        (getattr(config, "attn_logit_softcapping", None), "its attention soft-caps the logits"),
-        (config.model_type == "gpt_oss", "its attention has sinks"),
         (config.model_type == "doge", "its attention has its own mask for each head"),
         (getattr(config, "cross_attention_layers", None), "some of its layers attend to images"),
         (encoder, "it is configured as an encoder, which sees later tokens (is_decoder=False)"),
@@ -118,6 +137,20 @@ def can_host_tree(config) -> str | None:
     if not getattr(model_class, "_supports_attention_backend", False):
         return f"{model_class.__name__} does not call attention through transformers' AttentionInterface"
     return None
+
+
+def layer_kinds(config) -> set[str]:
+    """The kinds of a model's layers, by their names in configurations."""
+    config = config.get_text_config()
+    window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    return set(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
+
+
+def least_span(config) -> int | None:
+    """Texts of at most so many tokens are seen whole by all layers; None where texts of any length are."""
+    config, kinds = config.get_text_config(), layer_kinds(config)
+    return min((getattr(config, name) for kind, name in ((SLIDING, "sliding_window"), (CHUNKED, "attention_chunk_size"))
+                if kind in kinds), default=None)
 
 
 @contextmanager

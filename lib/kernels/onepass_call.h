@@ -10,5 +10,5 @@ struct Call {  // strides in numbers: batch, head, token; all numbers of a token
   float* lse;             // [batch, kv_heads * group, nodes]
   int64_t batch, kv_heads, group, nodes, tree_keys, dim, value_dim, mask_stride, threads;
   int64_t query_stride[3], key_stride[3], value_stride[3];
-  float scale;
+  float scale, softcap;  // softcap: 0 for none
 };

@@ -80,6 +80,8 @@ template <class T, int W, int R, bool M> struct Panels {
       float* scores = scratch.scores.get();
       for (int64_t n = 0; n < end; n += BLOCK) {
         score_by_tiles<T, R>(keys(n), c.dim, queries, item.panels * steps * LANES, scores);
+        if (capped())
+          for (int64_t i = 0; i < BLOCK * R; ++i) store(scores + i * LANES, cap(load(scores + i * LANES)));
         if (n + BLOCK > plain())
           for (int64_t i = 0; i < BLOCK * R; ++i)
             store(scores + i * LANES, shown(n + i % BLOCK, i / BLOCK, load(scores + i * LANES)));
@@ -92,6 +94,8 @@ template <class T, int W, int R, bool M> struct Panels {
         const auto found = [&](Vec(&sum)[FEW_KEYS][R]) {
 #pragma GCC unroll 24
           for (int i = 0; i < FEW_KEYS * R; ++i) sum[i / R][i % R] = row_sum<W>(sum[i / R][i % R]);
+          if (capped())
+            for (int i = 0; i < FEW_KEYS * R; ++i) sum[i / R][i % R] = cap(sum[i / R][i % R]);
           if (n + FEW_KEYS > plain())
 #pragma GCC unroll 24
             for (int i = 0; i < FEW_KEYS * R; ++i) sum[i / R][i % R] = shown(n + i / R, i % R, sum[i / R][i % R]);
@@ -106,6 +110,15 @@ template <class T, int W, int R, bool M> struct Panels {
   Left keys(int64_t n) const {
     if constexpr (sizeof(T) == 4) return {tile.parts.at + n * tile.parts.apart, tile.parts.apart, tile.parts.part};
     else return {tile.keys.from(n), tile.keys.apart(n), 0};
+  }
+
+  bool capped() const { return c.softcap && c.scale; }
+
+  // A score, not scaled yet, of which softcap * tanh(score * scale / softcap) is left when it is.
+  // tanh x = 1 - 2 / (1 + e^2x).
+  Vec cap(Vec score) const {
+    const Vec power_of_e = power<float>(all(2 * LOG2_E * c.scale / c.softcap) * score);
+    return all(c.softcap / c.scale) * (all(1) - all(2) / (all(1) + power_of_e));
   }
 
   // The number of keys, from the tile's first on, that all rows see.

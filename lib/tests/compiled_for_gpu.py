@@ -15,7 +15,7 @@ KINDS = [("bf16", 128, 4), ("bf16", 128, 64), ("bf16", 128, 256), ("fp16", 64, 6
 
 
 def compiled(function, types: dict[str, str], constants: dict[str, int], **options):
-    """A kernel with these pointers and constants; all its other arguments are int32, but `factor`."""
+    """A kernel with these pointers and constants; all its other arguments are int32, but for factors."""
     signature = {name: "i32" for name in function.arg_names} | types | {name: "constexpr" for name in constants}
     places = {(function.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(fn=function, signature=signature, constexprs=places)
@@ -26,8 +26,8 @@ def need(dtype: str, dim: int, rows: int) -> dict:
     """Shared memory in bytes of a program over a range of keys, and whether it multiplies by matrix units."""
     tile, keys = kernel.tiles(rows, dim, WIDTHS[dtype])
     types = {name: f"*{dtype}" for name in ("query", "key", "value")} | {"words": "*i32", "prefixes": "*i32"}
-    types |= {"partial": "*fp32", "partial_lse": "*fp32", "factor": "fp32"}
-    constants = {"ROWS": tile, "KEYS": keys, "DIM": dim, "VALUE_DIM": dim, "GROUP": 4}
+    types |= {"partial": "*fp32", "partial_lse": "*fp32", "factor": "fp32", "softcap": "fp32"}
+    constants = {"CAPPED": 1, "ROWS": tile, "KEYS": keys, "DIM": dim, "VALUE_DIM": dim, "GROUP": 4}
     made = compiled(kernel._range_of_keys, types, constants, num_warps=kernel.warps(tile), num_stages=kernel.STAGES)
     units = "wgmma" in made.asm["ptx"] or "mma.sync" in made.asm["ptx"]
     return {"dtype": dtype, "dim": dim, "rows": tile, "shared": made.metadata.shared, "matrix units": units}

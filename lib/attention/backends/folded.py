@@ -8,9 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lib.attention.backends.mask import Span
 
-def reference(query, key, value, mask, prefix, scale, return_lse=True):
-    """softmax(q k^T scale + mask) v in float64 with an explicit mask, row by row: the oracle of all other backends."""
+
+def reference(query, key, value, mask, prefix, scale, return_lse=True, softcap=None, span=Span(), sinks=None):
+    """softmax(q k^T scale + mask) v in float64 with an explicit mask, row by row: the oracle of all other backends.
+
+    span, sinks: as of `tree_attention`, by their definition; other backends leave both to the operator.
+    """
     group, mk = query.shape[1] // key.shape[1], mask.visible.shape[-1]
     tree_mask = mask.visible.to(query.device).expand(len(prefix), -1, -1)
     outputs, lses = [], []
@@ -18,7 +23,15 @@ def reference(query, key, value, mask, prefix, scale, return_lse=True):
         k = key[row, :, : length + mk].double().repeat_interleave(group, 0)  # [Hq, prefix + mk, d]
         v = value[row, :, : length + mk].double().repeat_interleave(group, 0)
         scores = query[row].double() @ k.mT * scale  # [Hq, mq, prefix + mk]
+        scores = scores if softcap is None else softcap * (scores / softcap).tanh()
         scores[..., length:].masked_fill_(~tree_mask[row], float("-inf"))
+        if span.least is not None:
+            depth = tree_mask[row].cumsum(-1)  # one more than that of the keys which a node sees
+            place = torch.cat([torch.arange(length, device=depth.device).expand(len(depth), -1), length + depth - 1], 1)
+            scores.masked_fill_(place < span.first(length + depth[:, -1:] - 1), float("-inf"))
+        if sinks is not None:  # one more logit per head, whose value is zero
+            scores = torch.cat([scores, sinks.double()[:, None, None].expand(*scores.shape[:2], 1)], -1)
+            v = torch.nn.functional.pad(v, (0, 0, 0, 1))
         lse = scores.logsumexp(-1)
         outputs.append((scores - lse[..., None]).exp() @ v)
         lses.append(lse)
@@ -26,7 +39,7 @@ def reference(query, key, value, mask, prefix, scale, return_lse=True):
     return torch.stack(outputs).to(query.dtype), torch.stack(lses).to(lse_dtype)
 
 
-def folded(query, key, value, mask, prefix, scale, return_lse=True):
+def folded(query, key, value, mask, prefix, scale, return_lse=True, softcap=None):
     """One fused attention call over folded queries with an additive mask: the portable default.
 
     The bias holds zeros for the longest prefix, then the tree; a row with a shorter prefix takes its end.
@@ -35,11 +48,11 @@ def folded(query, key, value, mask, prefix, scale, return_lse=True):
     rows, bias, parts = fold(query, group), mask.bias(query, longest, group), []
     for batch, length in same_length(prefix):
         keys, values = (x[batch, :, : length + mk] for x in (key, value))
-        parts.append(attend(rows[batch], keys, values, own(bias, batch, longest - length), scale, return_lse))
+        parts.append(attend(rows[batch], keys, values, own(bias, batch, longest - length), scale, return_lse, softcap))
     return joined(parts, query, value)
 
 
-def split(query, key, value, mask, prefix, scale, return_lse=True):
+def split(query, key, value, mask, prefix, scale, return_lse=True, softcap=None):
     """Attention over the prefix without a mask and over the tree with one, merged by their log-sum-exps.
 
     For kernels that take no mask, and for long prefixes, for which reading a mask takes as long as reading the keys.
@@ -49,11 +62,11 @@ def split(query, key, value, mask, prefix, scale, return_lse=True):
     blind = mask.blind.to(query.device).repeat(1, 1, group)  # rows for which fused kernels return a wrong log-sum-exp
     for batch, length in same_length(prefix):
         keys, values = (x[batch, :, length : length + mk] for x in (key, value))
-        output, lse = attend(rows[batch], keys, values, own(bias, batch), scale, True)
+        output, lse = attend(rows[batch], keys, values, own(bias, batch), scale, True, softcap)
         part = output, lse.masked_fill(own(blind, batch), float("-inf"))
         if length:
             keys, values = key[batch, :, :length], value[batch, :, :length]
-            part = merge(*attend(rows[batch], keys, values, None, scale, True), *part)
+            part = merge(*attend(rows[batch], keys, values, None, scale, True, softcap), *part)
         parts.append(part)
     return joined(parts, query, value)
 
@@ -73,12 +86,14 @@ def merge(output_a: Tensor, lse_a: Tensor, output_b: Tensor, lse_b: Tensor) -> t
     return (parts[0] + parts[1]) / total.clamp_min(smallest), torch.logaddexp(lse_a, lse_b)
 
 
-def attend(query, key, value, bias, scale, return_lse):
+def attend(query, key, value, bias, scale, return_lse, softcap=None):
     """Fused attention of folded rows: output [B, Hkv, rows, dv], log-sum-exp [B, Hkv, rows] or None.
 
     query [B, Hkv, rows, d]; key, value [B, Hkv, keys, d or dv]; bias None or additive [B or 1, 1, rows, keys]. torch's
-    public call returns no log-sum-exp.
+    public call returns no log-sum-exp, and none caps scores.
     """
+    if softcap is not None:
+        return _softmax_attention(query, key, value, bias, scale, softcap)
     if not return_lse:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=bias, scale=scale), None
     if query.device.type == "cpu" and key.shape[-1] == value.shape[-1]:
@@ -125,10 +140,11 @@ def _flash_serves(query: Tensor, value: Tensor) -> bool:
     return query.is_cuda and halves and fits and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
-def _softmax_attention(query, key, value, bias, scale):
+def _softmax_attention(query, key, value, bias, scale, softcap=None):
     """Unfused attention with its log-sum-exp, in float32 at least."""
     wide = torch.float64 if query.dtype == torch.float64 else torch.float32
     scores = (query.to(wide) @ key.to(wide).mT) * scale
+    scores = scores if softcap is None else softcap * (scores / softcap).tanh()
     if bias is not None:
         scores += bias
     lse = scores.logsumexp(-1)

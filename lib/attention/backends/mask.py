@@ -1,9 +1,29 @@
 """A tree's mask and the forms of it that backends need, each made once per forward pass."""
 
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Span:
+    """The keys that a layer lets a token see, by position: the last `window` ones, its own included, or those of its
+    own chunk of `chunk` positions; all where neither is given.
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+
+    @property
+    def least(self) -> int | None:
+        """Texts of at most so many tokens are seen whole; None for texts of any length."""
+        return min(filter(None, (self.window, self.chunk)), default=None)
+
+    def first(self, position):
+        """The first position that a token at this one sees; numbers, or tensors of them. May be negative."""
+        return position + 1 - self.window if self.window else position // self.chunk * self.chunk
 
 
 class SharedMask:
@@ -38,6 +58,35 @@ class SharedMask:
         if kind not in self._made:
             self._made[kind] = torch.tensor(prefix, dtype=torch.int32, device=device)
         return self._made[kind]
+
+    def within(self, prefix: list[int], span: Span) -> tuple[int, "SharedMask", list[int]]:
+        """The same attention under a span, without one: the first key to read, the mask, and the prefixes from there.
+
+        A node's position is its row's prefix plus the number of tree keys before it that it sees: its ancestors.
+        """
+        kind = "within", span, *prefix
+        if kind not in self._made:
+            self._made[kind] = self._within(prefix, span)
+        return self._made[kind]
+
+    def _within(self, prefix: list[int], span: Span) -> tuple[int, "SharedMask", list[int]]:
+        keys = self.visible.shape[-1]
+        if span.least is None or max(prefix) + keys <= span.least:
+            return 0, self, prefix
+        start = max(0, span.first(min(prefix)))
+        if self.visible.shape[-2:] == (1, 1) and len(set(prefix)) == 1:  # plain decoding sees all that is left
+            return start, self, [length - start for length in prefix]
+        device = self.visible.device
+        lengths = torch.tensor(prefix if len(set(prefix)) > 1 else prefix[:1], device=device)[:, None, None]
+        place = torch.arange(start, max(prefix) + keys, device=device) - lengths  # [B or 1, 1, S], of keys in the tree
+        rows = max(len(lengths), *self.visible.shape[:-2], 1)
+        inside, visible = (0 <= place) & (place < keys), self.visible.expand(rows, -1, -1)
+        at = place.clamp(0, keys - 1).expand(rows, visible.shape[-2], -1)
+        own = visible.cumsum(-1)
+        first = span.first(lengths + own[..., -1:] - 1) - lengths  # of each node, from its row's prefix on
+        seen = torch.where(inside, visible.gather(-1, at), place < 0)
+        seen &= torch.where(inside, own.gather(-1, at) - 1, place) >= first
+        return start, SharedMask(seen if rows > 1 else seen[0]), [0] * len(prefix)
 
     @cached_property
     def blind(self) -> Tensor:

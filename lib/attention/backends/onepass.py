@@ -28,16 +28,17 @@ class Call(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("batch", "kv_heads", "group", "nodes", "tree_keys", "dim", "value_dim")),
         *((name, ctypes.c_int64) for name in ("mask_stride", "threads")),
         *((f"{name}_stride", Strides) for name in ("query", "key", "value")),
-        ("scale", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("scale", "softcap")),
     ]
 
 
-def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
+def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True,
+            softcap=None):
     """The kernel's result; that of `folded` where the kernel cannot serve such inputs. MemoryError without memory."""
     reason = refusal(query, key, value)
     if reason:
         say_once(reason)
-        return folded(query, key, value, mask, prefix, scale, return_lse)
+        return folded(query, key, value, mask, prefix, scale, return_lse, softcap)
     query, key, value = (_rows_packed(x) for x in (query, key, value))
     (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
     visible, lengths = mask.visible.cpu().contiguous(), (ctypes.c_int64 * batch)(*prefix)
@@ -47,7 +48,8 @@ def onepass(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
     call = Call(*(x.data_ptr() for x in (query, key, value, visible)),
                 *(ctypes.addressof(lengths), output.data_ptr(), lse.data_ptr()),
                 *(batch, kv_heads, heads // kv_heads, nodes, visible.shape[-1], dim, value_dim),
-                *(stride, torch.get_num_threads()), *(Strides(*x.stride()[:3]) for x in (query, key, value)), scale)
+                *(stride, torch.get_num_threads()), *(Strides(*x.stride()[:3]) for x in (query, key, value)),
+                *(scale, softcap or 0))
     if not getattr(library(), ENTRIES[query.dtype])(ctypes.byref(call)):
         raise MemoryError(f"no memory for the parts of tree attention of query {tuple(query.shape)}; use fewer threads")
     return output, lse

@@ -14,7 +14,8 @@ MOST_SPLITS = 64
 LEAST_KEYS = 256  # per program; fewer are not worth one
 
 
-def triton(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True):
+def triton(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale, return_lse=True,
+           softcap=None):
     """The fused kernel, over as many ranges of keys as fill the GPU. ValueError where it cannot serve the call.
 
     Layers that share the mask make its bits and the lengths once; only the first layer waits for them.
@@ -29,7 +30,7 @@ def triton(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: 
     by = ranges(query, key, value, max(prefix) + tree_keys)
     lengths, words = mask.lengths(prefix, query.device), mask.words(query.device)
     with torch.cuda.device_of(query):  # Triton launches on the current device, which need not be theirs
-        return fused(query, key, value, words, tree_keys, lengths, scale, splits=by)
+        return fused(query, key, value, words, tree_keys, lengths, scale, splits=by, softcap=softcap)
 
 
 def ranges(query: Tensor, key: Tensor, value: Tensor, keys: int) -> int:

@@ -26,21 +26,30 @@ def _online_softmax(scores, v, top, norm, out):
 
 
 @triton.jit
-def _over_prefix(q, key, value, first, end, key_n, value_n, dim, value_dim, factor, top, norm, out, KEYS: tl.constexpr):
+def _capped(scores, softcap, CAPPED: tl.constexpr):
+    """Scores (base 2) as softcap * tanh(scores / softcap), the cap in base 2; tanh x = 1 - 2 / (1 + e^2x)."""
+    if CAPPED:
+        scores = softcap * (1 - 2 / (1 + tl.exp(2 * scores / softcap)))
+    return scores
+
+
+@triton.jit
+def _over_prefix(q, key, value, first, end, key_n, value_n, dim, value_dim, factor, softcap, top, norm, out,
+                 KEYS: tl.constexpr, CAPPED: tl.constexpr):
     """Whole tiles of keys first .. end - 1, which all rows see."""
     d, e, n = tl.arange(0, q.shape[1]), tl.arange(0, out.shape[1]), tl.arange(0, KEYS)
     for start in range(first, end, KEYS):
         at_key = (start + n).to(tl.int64)
         k = tl.load(key + at_key[None, :] * key_n + d[:, None], mask=(d < dim)[:, None], other=0.0)
         v = tl.load(value + at_key[:, None] * value_n + e[None, :], mask=(e < value_dim)[None, :], other=0.0)
-        scores = tl.dot(q, k, input_precision="ieee") * factor
+        scores = _capped(tl.dot(q, k, input_precision="ieee") * factor, softcap, CAPPED)
         top, norm, out = _online_softmax(scores, v, top, norm, out)
     return top, norm, out
 
 
 @triton.jit
-def _over_tree(q, key, value, words, inside, first, end, prefix, key_n, value_n, dim, value_dim, factor, top, norm, out,
-               KEYS: tl.constexpr):
+def _over_tree(q, key, value, words, inside, first, end, prefix, key_n, value_n, dim, value_dim, factor, softcap,
+               top, norm, out, KEYS: tl.constexpr, CAPPED: tl.constexpr):
     """Tiles of keys first .. end - 1 that reach beyond the prefix; words: for each row, one bit per key of the tree."""
     d, e, n = tl.arange(0, q.shape[1]), tl.arange(0, out.shape[1]), tl.arange(0, KEYS)
     for start in range(first, end, KEYS):
@@ -53,16 +62,17 @@ def _over_tree(q, key, value, words, inside, first, end, prefix, key_n, value_n,
         word = tl.load(words[:, None] + (place >> 5)[None, :], mask=inside[:, None] & in_tree[None, :], other=0)
         bit = (word >> (place & 31)[None, :].to(tl.int32)) & 1  # place % 32 could be negative
         visible = (at_key < tl.minimum(prefix, end))[None, :] | (bit == 1)
-        scores = tl.where(visible, tl.dot(q, k, input_precision="ieee") * factor, float("-inf"))
+        scores = _capped(tl.dot(q, k, input_precision="ieee") * factor, softcap, CAPPED)
+        scores = tl.where(visible, scores, float("-inf"))
         top, norm, out = _online_softmax(scores, v, top, norm, out)
     return top, norm, out
 
 
 @triton.jit(do_not_specialize=CHANGING)
 def _range_of_keys(query, key, value, words, prefixes, partial, partial_lse, kv_heads, nodes, tree_keys, rows, dim,
-                   value_dim, words_a_row, words_a_mask, factor, query_b, query_h, query_n, key_b, key_h, key_n,
-                   value_b, value_h, value_n, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr,
-                   VALUE_DIM: tl.constexpr, GROUP: tl.constexpr):
+                   value_dim, words_a_row, words_a_mask, factor, softcap, query_b, query_h, query_n, key_b, key_h,
+                   key_n, value_b, value_h, value_n, ROWS: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr,
+                   VALUE_DIM: tl.constexpr, GROUP: tl.constexpr, CAPPED: tl.constexpr):
     """Unmerged attention of ROWS folded rows over one range of keys: normalised output, log-sum-exp in base 2."""
     block, split, splits = tl.program_id(0), tl.program_id(2), tl.num_programs(2)
     batch, head = (block // kv_heads).to(tl.int64), (block % kv_heads).to(tl.int64)
@@ -85,10 +95,10 @@ def _range_of_keys(query, key, value, words, prefixes, partial, partial_lse, kv_
     top = tl.full([ROWS], -1e30, tl.float32)  # finite, so that differences are not NaN
     norm = tl.zeros([ROWS], tl.float32)
     out = tl.zeros([ROWS, VALUE_DIM], tl.float32)
-    top, norm, out = _over_prefix(q, key, value, first, masked, key_n, value_n, dim, value_dim, factor, top, norm, out,
-                                  KEYS)
+    top, norm, out = _over_prefix(q, key, value, first, masked, key_n, value_n, dim, value_dim, factor, softcap, top,
+                                  norm, out, KEYS, CAPPED)
     top, norm, out = _over_tree(q, key, value, words, inside, masked, end, prefix, key_n, value_n, dim, value_dim,
-                                factor, top, norm, out, KEYS)
+                                factor, softcap, top, norm, out, KEYS, CAPPED)
 
     place = (block * splits + split).to(tl.int64) * rows + row
     empty = norm == 0
@@ -119,7 +129,7 @@ def _merge_ranges(partial, partial_lse, output, lse, rows, value_dim, splits, SP
 
 
 def fused(query: Tensor, key: Tensor, value: Tensor, words: Tensor, tree_keys: int, prefixes: Tensor, scale: float,
-          *, splits: int) -> tuple[Tensor, Tensor]:
+          *, splits: int, softcap: float | None = None) -> tuple[Tensor, Tensor]:
     """Attention of query [B, Hq, m, d] over key, value [B, Hkv, S, d or dv]: output [B, Hq, m, dv], lse [B, Hq, m].
 
     words int32 as `SharedMask.words` makes them, [m, w] or [B, m, w]; prefixes int32[B] on the device; splits: ranges
@@ -135,9 +145,11 @@ def fused(query: Tensor, key: Tensor, value: Tensor, words: Tensor, tree_keys: i
     wide_dim, wide_value = (max(16, triton.next_power_of_2(each)) for each in (dim, value_dim))
     _range_of_keys[blocks, triton.cdiv(rows, tile), splits](
         query, key, value, words, prefixes, partial, partial_lse,
-        kv_heads, nodes, tree_keys, rows, dim, value_dim, words.stride(-2), a_mask, scale * LOG2_E,
+        kv_heads, nodes, tree_keys, rows, dim, value_dim, words.stride(-2), a_mask,
+        scale * LOG2_E, (softcap or 0.0) * LOG2_E,
         *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
         ROWS=tile, KEYS=keys, DIM=wide_dim, VALUE_DIM=wide_value, GROUP=heads // kv_heads,
+        CAPPED=softcap is not None,
         num_warps=warps(tile), num_stages=STAGES,
     )
     _merge_ranges[(blocks * rows,)](partial, partial_lse, output, lse, rows, value_dim, splits,

@@ -310,13 +310,40 @@ def test_wrong_inputs_name_value_and_remedy(change, message):
 def test_models_that_cannot_host_a_tree_say_why():
     for config in (LlamaConfig(), Qwen3Config(), GPT2Config()):
         assert can_host_tree(config) is None
-    assert "sliding window of 4096" in can_host_tree(MistralConfig())
-    assert can_host_tree(MistralConfig(sliding_window=None)) is None
+    assert can_host_tree(MistralConfig()) is None is can_host_tree(MistralConfig(sliding_window=None))
     assert "ALiBi" in can_host_tree(BloomConfig())
     assert "is_decoder=False" in can_host_tree(BertConfig()) and can_host_tree(BertConfig(is_decoder=True)) is None
     assert can_host_tree(GPTNeoXConfig()) is None  # whose setting of the same name means nothing
     assert "its own mask for each head" in can_host_tree(DogeConfig())
     assert "attend to images" in can_host_tree(MllamaConfig())
+
+
+@pytest.mark.parametrize("backend", [*FAST, "auto"])
+@drawn
+@given(problem=problems(), window=st.integers(1, 60), kind=st.sampled_from(["window", "chunk", "neither"]),
+       softcap=st.sampled_from([None, 0.5, 30.0]), sunk=st.booleans())
+def test_windows_chunks_sinks_and_caps_equal_their_definition(backend, problem, window, kind, softcap, sunk):
+    query, key, value, mask, prefix = problem
+    given = {kind: window} if kind != "neither" else {}
+    given |= dict(softcap=softcap, sinks=torch.linspace(-1, 2, query.shape[1]).to(query.dtype) if sunk else None)
+    ours, truth = (tree_attention(query, key, value, mask, prefix, backend=name, return_lse=True, **given)
+                   for name in (backend, "reference"))
+    assert error(ours[0], truth[0]) < 2 * TOLERANCE[query.dtype]
+    assert torch.allclose(ours[1], truth[1], atol=0.05 if query.dtype in (torch.bfloat16, torch.float16) else 1e-4)
+
+
+def test_what_lies_before_a_window_or_in_another_chunk_changes_nothing():
+    tree, generator = parse("kary:2@6"), torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, heads, count, 8, generator=generator) for heads, count in ((4, 7), (2, 27)))
+    deepest = int(tree.depth.max())
+    for given, unseen in ((dict(window=5), 20 + 1 - 5), (dict(chunk=8), 16)):
+        key[:, :, :unseen] = 0
+        plain = tree_attention(query, key, key, tree.mask, 20, **given)
+        key[:, :, :unseen] = 9
+        assert torch.equal(plain, tree_attention(query, key, key, tree.mask, 20, **given))
+        key[:, :, unseen] += 1
+        moved = (tree_attention(query, key, key, tree.mask, 20, **given) != plain)[0].any(-1).any(0)
+        assert moved[0] and not (moved[tree.depth == deepest].any() and "window" in given)
 
 
 def test_a_row_with_a_prefix_may_have_a_node_that_sees_no_tree_key_beside_a_row_without():
@@ -343,8 +370,8 @@ def test_a_tree_without_a_prefix_length_lies_behind_all_other_keys():
 
 def test_an_attention_that_does_more_is_refused_when_it_calls():
     query, key, mask = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 3, 4), torch.ones(1, 1, dtype=torch.bool)
-    with pytest.raises(ValueError, match="softcap"):
-        attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, prefix_length=2, softcap=30.0)
+    with pytest.raises(ValueError, match="position_bias"):
+        attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, prefix_length=2, position_bias=mask)
 
 
 def test_registration_may_be_repeated_and_loads_by_name():
