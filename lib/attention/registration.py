@@ -4,7 +4,9 @@
 `check_attention`, `hosting_trees` and `using_attention` look at or set the attention of a loaded model.
 """
 
+import functools
 from contextlib import contextmanager
+from inspect import getmodule, getsource, signature
 from typing import Iterator
 
 import torch
@@ -16,6 +18,8 @@ from lib.lab.timing import forward
 
 TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # as configurations name layers
+COMBINED = "hybrid", "hybrid_sliding"  # layers with attention and a state
+RECURRENT = {"linear_attention", "conv", *COMBINED}  # kinds of layers whose state is that of one text
 UNSUPPORTED = "position_bias", "indices", "block_indices"  # what some models pass to their attention
 
 
@@ -50,7 +54,7 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     if unknown := [name for name in UNSUPPORTED if kwargs.get(name) is not None]:
         raise ValueError(f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not support; "
                          "ask can_host_tree(model.config) first")
-    span, sinks, softcap = span_of(module, kwargs.get("sliding_window")), kwargs.get("s_aux"), kwargs.get("softcap")
+    span, sinks, softcap = span_of(module, kwargs), kwargs.get("s_aux"), kwargs.get("softcap")
     if prefix_length is None:
         prefix_length = 0 if tree_mask is None else key.shape[2] - getattr(tree_mask, "visible", tree_mask).shape[-1]
     prefix, whole = prefix_list(prefix_length, query.shape[0]), span.least is None or nodes <= span.least
@@ -66,14 +70,18 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     return output.transpose(1, 2).contiguous(), None
 
 
-def span_of(module, window: int | None) -> Span:
-    """The keys that an attention layer lets a token see; window: what the layer passes as its `sliding_window`."""
-    config = getattr(module, "config", None)
-    kinds, place = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
-    kind = kinds[place] if kinds and place is not None else SLIDING if window else FULL
+def span_of(module, passed: dict) -> Span:
+    """The keys that an attention layer lets a token see, from its kind and from what it passes to its attention."""
+    config, place = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    if config is None:
+        return Span(passed.get("sliding_window"))
+    kinds = getattr(config, "layer_types", None)
+    kind = kinds[place] if kinds and place is not None else next(iter(layer_kinds(config)))
     if kind == CHUNKED:
         return Span(chunk=config.attention_chunk_size)
-    return Span(window or config.sliding_window) if kind == SLIDING else Span()
+    if not kinds and "sliding_window" in passed:
+        return Span(passed["sliding_window"])
+    return Span(passed.get("sliding_window") or config.sliding_window) if kind in (SLIDING, COMBINED[1]) else Span()
 
 
 def _by_position(module, query: Tensor, mask: SharedMask, prefix: Tensor, past: int) -> Tensor:
@@ -103,7 +111,7 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
             input_ids=tokens,
             position_ids=lengths[:, None].to(tokens.device) + depth,
             attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),  # transformers then builds no mask
-            past_key_values=cache,
+            **{_cache_argument(type(model)): cache},
             tree_mask=None if tree_mask is None else SharedMask(tree_mask),
             prefix_length=torch.tensor(cache.rows.as_list or [0]),
             use_cache=True,
@@ -111,18 +119,26 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
         )
 
 
+@functools.cache
+def _cache_argument(kind: type) -> str:
+    """The name by which models of this class take a cache."""
+    return "cache_params" if "cache_params" in signature(kind.forward).parameters else "past_key_values"
+
+
 def can_host_tree(config) -> str | None:
-    """Why a model of this configuration cannot verify a tree in one forward pass; None if it can."""
+    """Why a model of this configuration cannot verify a tree in one forward pass, nor a chain where it `takes_chains`;
+    None if it can.
+    """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     config = config.get_text_config()
-    others = layer_kinds(config) - {FULL, SLIDING, CHUNKED}
+    others = layer_kinds(config) - {FULL, SLIDING, CHUNKED, *RECURRENT, "moe", "mlp"}
     # GPT-NeoX has this setting too, and ignores it.
     encoder = getattr(config, "is_decoder", None) is False and not config.model_type.startswith("gpt_neox")
     alibi = getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt")
     checks = [
         (getattr(config, "is_encoder_decoder", False), "it is an encoder-decoder"),
-        (others, f"some of its layers are {', '.join(sorted(others))}, which see a text and no tree"),
+        (others, f"some of its layers are {', '.join(sorted(others))}, which are not supported"),
         (alibi, "its positions are an ALiBi bias, which follows slots instead of depth"),
         (config.model_type == "doge", "its attention has its own mask for each head"),
         (getattr(config, "cross_attention_layers", None), "some of its layers attend to images"),
@@ -134,9 +150,17 @@ def can_host_tree(config) -> str | None:
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is None:
         return f"transformers has no causal language model of type {config.model_type}"
-    if not getattr(model_class, "_supports_attention_backend", False):
+    # Hybrids lack the flag, but call it.
+    calls = takes_chains(config) and ("ALL_ATTENTION_FUNCTIONS" in getsource(getmodule(model_class))
+                                      or not layer_kinds(config) & {FULL, SLIDING, *COMBINED})
+    if not (calls or getattr(model_class, "_supports_attention_backend", False)):
         return f"{model_class.__name__} does not call attention through transformers' AttentionInterface"
     return None
+
+
+def takes_chains(config) -> bool:
+    """Whether a model of this configuration has layers with a state, so that it takes chains alone."""
+    return bool(layer_kinds(config) & RECURRENT)
 
 
 def layer_kinds(config) -> set[str]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from lib.attention.registration import takes_chains
 from lib.forward.passes import ForwardPass
 from lib.models.cache import TreeCache
 
@@ -32,10 +33,11 @@ class Prefilled:
 
 def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = False) -> Prefilled:
     """The texts int64[T], forwarded by `run`; of texts that begin a longer one, only that one is."""
-    longest, place = trunks(texts)
+    apart = takes_chains(run.model.config)  # a state belongs to the end of one text, and takes no padding
+    longest, place = trunks(texts, apart)
     lengths, place = torch.tensor([len(text) for text in texts]), torch.tensor(place)
     caches, after, states = [], [], []
-    for group in alike(lengths[longest].tolist()):
+    for group in alike(lengths[longest].tolist(), 1 if apart else ALIKE):
         inside = ((place >= group.start) & (place < group.stop)).nonzero()[:, 0]
         tokens = pad_sequence([texts[i] for i in longest[group]], batch_first=True).to(run.device)
         last, column = torch.unique(lengths[inside] - 1, return_inverse=True)
@@ -75,25 +77,25 @@ def read(run: ForwardPass, tokens: Tensor, cache: TreeCache, keep: Tensor,
     return torch.cat(logits, dim=1), tuple(torch.cat(layer, dim=1) for layer in zip(*states))
 
 
-def trunks(texts: Sequence[Tensor]) -> tuple[list[int], list[int]]:
+def trunks(texts: Sequence[Tensor], apart: bool = False) -> tuple[list[int], list[int]]:
     """The indices of the texts int64[T] that are no beginning of a longer one, and for each text the place of its trunk
-    among them.
+    among them. apart: whether each text is its own trunk.
     """
     longest: list[int] = []
     place = [0] * len(texts)
     for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
         text = texts[i]
         trunk_places = (at for at, trunk in enumerate(longest) if torch.equal(texts[trunk][: len(text)], text))
-        place[i] = next(trunk_places, len(longest))
+        place[i] = len(longest) if apart else next(trunk_places, len(longest))
         if place[i] == len(longest):
             longest.append(i)
     return longest, place
 
 
-def alike(lengths: Sequence[int]) -> list[slice]:
-    """Consecutive groups of lengths that fall, in each of which the shortest has at least ALIKE of the longest."""
+def alike(lengths: Sequence[int], least: float = ALIKE) -> list[slice]:
+    """Consecutive groups of lengths that fall, in each of which the shortest has at least this share of the longest."""
     starts = [0]
     for at, length in enumerate(lengths):
-        if length < ALIKE * lengths[starts[-1]]:
+        if length < least * lengths[starts[-1]]:
             starts.append(at)
     return [slice(*bounds) for bounds in zip(starts, [*starts[1:], len(lengths)])]

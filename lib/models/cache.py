@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from lib.models.recurrent import States
+
 SMALLEST = 128  # slots of the first allocation; a full buffer then doubles
 
 
@@ -143,7 +145,8 @@ class TreeLayer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """The cache of a batch of trees: one `TreeLayer` per layer of the model, made at the first `update`.
+    """The cache of a batch of trees: one `TreeLayer` per layer of the model, made at the first `update`, and the states of
+    those that are recurrent, with which it takes chains alone.
 
     waits: whether `commit` leaves `moves`, (row, origin, goal) of each slot that it has to copy, to the next forward
     pass, which makes them or calls `settle`.
@@ -152,6 +155,7 @@ class TreeCache(Cache):
     def __init__(self):
         self.rows, self.waits = Rows(), False
         self.moves: list[tuple[int, int, int]] = []
+        self.states: dict[int, States] = {}  # by layer
         super().__init__(layer_class_to_replicate=partial(TreeLayer, self.rows))
 
     @property
@@ -162,12 +166,17 @@ class TreeCache(Cache):
     @property
     def pending(self) -> int:
         """Nodes appended to each row since the last commit."""
-        return self.layers[0].pending if self.layers else 0
+        return max((layer.pending for layer in self.layers), default=0)
 
     @property
     def bytes(self) -> int:
-        """Bytes of the buffers, spare capacity included."""
-        return sum(layer.bytes for layer in self.layers)
+        """Bytes of the buffers, spare capacity included, and of states."""
+        return sum(layer.bytes for layer in (*self.layers, *self.states.values()))
+
+    @property
+    def attending(self) -> list[TreeLayer]:
+        """The layers with keys and values."""
+        return [layer for layer in self.layers if layer.is_initialized]
 
     def begin(self, layers: int, like: Tensor) -> None:
         """Makes the layers of an empty cache for writers that do not call `update`; like [B, Hkv, 0, d]."""
@@ -180,6 +189,39 @@ class TreeCache(Cache):
         """As `TreeLayer.update`, of the layer with the index that comes after the states; transformers calls it."""
         self.settle()
         return super().update(*states, **kwargs)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens of the longest row, pending nodes included."""
+        return self.rows.longest + self.pending
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """A layer's convolutional state, [B, ...]; None before its first."""
+        return self.states[layer_idx].conv_states[state_idx] if layer_idx in self.states else None
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """A layer's recurrent state, [B, ...]; None before its first."""
+        return self.states[layer_idx].recurrent_states[state_idx] if layer_idx in self.states else None
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> Tensor:
+        """Takes a layer's new convolutional states; see transformers' layers of linear attention."""
+        return self._states(layer_idx, conv_states).update_conv_state(conv_states, state_idx, **kwargs)
+
+    def update_recurrent_state(self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **kwargs) -> Tensor:
+        """Takes a layer's new recurrent state; see transformers' layers of linear attention."""
+        return self._states(layer_idx, recurrent_states).update_recurrent_state(recurrent_states, state_idx, **kwargs)
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        """Whether a layer, or any, has states."""
+        return bool(self.states) if layer_idx is None else layer_idx in self.states
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """False: the states after each token are kept instead."""
+        return False
+
+    def _states(self, layer: int, like: Tensor) -> States:
+        if not self.rows.as_list:
+            self.rows.set([0] * len(like), like.device)
+        return self.states.setdefault(layer, States())
 
     def room(self, nodes: int) -> None:
         """Adds so many pending nodes, for writers of the layers' buffers themselves."""
@@ -198,6 +240,8 @@ class TreeCache(Cache):
         """Drops the nodes that were appended since the last commit."""
         for layer in self.layers:
             layer.pending = 0
+        for states in self.states.values():
+            states.accept(torch.zeros_like(self.lengths))
 
     def commit(self, lists: list[list[int]]) -> None:
         """Commits some of the nodes that were appended since the last commit, a list per row: an accepted path, from
@@ -212,6 +256,10 @@ class TreeCache(Cache):
         ]
         if not self.waits:
             self.settle()
+        if self.states:
+            counts = torch.tensor([len(nodes) for nodes in lists], device=self.rows.device)
+            for states in self.states.values():
+                states.accept(counts)
         self.rows.set([length + len(nodes) for length, nodes in zip(self.rows.as_list, lists)], self.rows.device)
         self.forget()
 
@@ -220,7 +268,7 @@ class TreeCache(Cache):
         if self.moves:
             rows, origins, goals = torch.tensor(self.moves, device=self.rows.device).T
             self.moves = []
-            for layer in self.layers:
+            for layer in self.attending:
                 layer.move(rows, origins, goals)
 
     def join(self, others: Sequence["TreeCache"]) -> None:
@@ -229,8 +277,11 @@ class TreeCache(Cache):
             for cache in (self, *others):
                 cache.settle()
             self.rows.set([length for cache in (self, *others) for length in cache.rows.as_list], self.rows.device)
-            for layers in zip(*(cache.layers for cache in (self, *others))):
+            for layers in zip(*(cache.attending for cache in (self, *others))):
                 layers[0].join(layers[1:])
+            for layer, states in self.states.items():
+                kept = [cache.states[layer] for cache in (self, *others)]
+                states.replace(lambda kind, index: torch.cat([getattr(each, kind)[index] for each in kept]))
             self.forget()
 
     def select(self, rows: Tensor) -> None:
@@ -238,5 +289,7 @@ class TreeCache(Cache):
         self.settle()
         rows = torch.as_tensor(rows, device=self.rows.device)
         self.rows.set(self.lengths[rows].tolist(), self.rows.device)
-        for layer in self.layers:
+        for layer in self.attending:
             layer.select(rows)
+        for states in self.states.values():
+            states.replace(lambda kind, index: getattr(states, kind)[index][rows])
