@@ -12,8 +12,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from lib.attention.registration import takes_chains
 from lib.cost.round_cost import PLAIN, Curve, before_steps
 from lib.decoding import loop
+from lib.decoding.checks import checkable
 from lib.decoding.records import Generation, Hooks, Round
 from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, levels_of
 from lib.drafters.language_model import LanguageModelDrafter
@@ -28,6 +30,7 @@ COLD = 3  # rounds after a prefill, which has evicted the weights from the cache
 TURNS = 3  # warm rounds of each shape in a call
 LEVELS = (PLAIN, "chain:1", "chain:4", "independent:4x4")  # shapes that give the cost of a drafter's level
 DEEPEST = 4  # levels of the shapes that give the cost of a check
+LONGEST = 16  # nodes of the longest chain that is timed where the target takes chains
 MOST, HALVINGS = 64, 4  # nodes of the largest of them, and how many further ones there are at most
 SURE = 3  # falls of a cost are larger than by chance at so many standard errors
 
@@ -48,9 +51,10 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     LEAST_REPEATS of each at least, whatever they take: costs without a shape would be wrong. drafter: used in place of
     the pair's own.
     """
-    rows = []
+    rows, chains = [], takes_chains(pair.target.config)
     for batch in batches:
-        drafting = [shape for shape in shapes or check_shapes(batch, most) if shape != PLAIN]
+        wanted = checkable(pair.target, shapes) or check_shapes(batch, min(most, LONGEST) if chains else most, chains)
+        drafting = [shape for shape in wanted if shape != PLAIN]
         rounds, drafter = COLD + TURNS * len(drafting), drafter or LanguageModelDrafter(pair.draft_model)
         of = partial(_Calls, generate, pair.target, prompts, batch, prefix, generator)
         calls = [of(NoDrafter(), [PLAIN], rounds), of(drafter, drafting, rounds)]
@@ -61,7 +65,7 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
             done += 1
             further = not shapes and done >= LEAST_REPEATS and len(calls) < 2 + HALVINGS
             if further and clock() - start < seconds and (nodes := _halfway(calls)):
-                calls.append(of(drafter, [_of_nodes(nodes)], COLD + TURNS))
+                calls.append(of(drafter, [_of_nodes(nodes, chains)], COLD + TURNS))
                 for _ in range(LEAST_REPEATS):
                     calls[-1]()
         rows += [dict(target=pair.target_name, drafter=pair.drafter_name, dtype=pair.dtype, batch=batch, prefix=prefix,
@@ -69,18 +73,18 @@ def calibrate(pair, prompts: Sequence[Tensor], *, batches: Sequence[int] = (1,),
     return pd.DataFrame(rows)
 
 
-def check_shapes(batch: int, most: int) -> list[str]:
+def check_shapes(batch: int, most: int, chains: bool = False) -> list[str]:
     """Plain decoding, and shapes at both sides of each step that the cost of a check may have (`before_steps`), up to
-    `most` nodes: chains side by side, which also give the cost of a level of as many nodes.
+    `most` nodes: chains side by side, which also give the cost of a level of as many nodes, or single ones.
     """
     sizes = {most} | {side for nodes in before_steps(batch, most) for side in (nodes, nodes + 1)}
-    return [PLAIN, *(_of_nodes(nodes) for nodes in sorted(sizes) if 1 <= nodes <= most)]
+    return [PLAIN, *(_of_nodes(nodes, chains) for nodes in sorted(sizes) if 1 <= nodes <= most)]
 
 
-def _of_nodes(nodes: int) -> str:
-    """The name of the narrowest chains side by side of so many nodes with up to DEEPEST levels."""
-    chains = -(-nodes // DEEPEST)
-    return f"independent:{chains}@{nodes}" if chains > 1 else f"chain:{nodes}"
+def _of_nodes(nodes: int, chain: bool = False) -> str:
+    """The name of the narrowest chains side by side of so many nodes with up to DEEPEST levels, or of a chain."""
+    side_by_side = -(-nodes // DEEPEST)
+    return f"independent:{side_by_side}@{nodes}" if side_by_side > 1 and not chain else f"chain:{nodes}"
 
 
 def falling(rows: pd.DataFrame) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
+from lib.attention.registration import takes_chains
 from lib.engines.settings import is_chain
 from lib.cost.judging import log_tokens
 from lib.cost.round_cost import RoundCost, before_steps, widths
@@ -46,12 +47,13 @@ MOST_AUTOMATIC = 32  # nodes of a tree whose budget is chosen in each round
 @dataclass(frozen=True)
 class Limits:
     """The largest tree allowed: drafted nodes, and depth (each level is one more forward pass of the drafter); batches:
-    the batch sizes whose costs decide the budgets that are tried.
+    the batch sizes whose costs decide the budgets that are tried. chains: whether only chains are tried.
     """
 
     nodes: int = 64
     depth: int = 8
     batches: Sequence[int] = (1,)
+    chains: bool = False
 
     def __post_init__(self):
         if self.nodes < 1 or self.depth < 1:
@@ -184,7 +186,8 @@ def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest
     trace = recording.record(
         pair.target, read, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,
         beyond=deepest + 1, ahead=deepest, eos_token_id=pair.eos_token_ids,
-        about={"protocol": acceptance.CONTINUATION, "target": pair.target_name})
+        about={"protocol": acceptance.CONTINUATION, "target": pair.target_name,
+               "chains": takes_chains(pair.target.config)})
     return Recorded(trace, prompts.ids)
 
 
@@ -200,7 +203,7 @@ def static(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Can
     depth, parts = min(limits.depth, drafter.deepest or limits.depth), folds(trace)
     forest = [(label, tree, [(tree, trace)]) for label, tree in _fixed(replace(limits, depth=depth)).items()]
     for budget in sorted({*limits.budgets, limits.nodes}):
-        for family in (OPTIMAL, FREQUENT):
+        for family in () if limits.chains else (OPTIMAL, FREQUENT):
             tree, *grown = (from_data(part, entrant.name, family, Limits(budget, depth))
                             for part in (trace, *(grow for grow, _ in parts)))
             forest.append((f"{family}@{budget}", tree, zip(grown, (judge for _, judge in parts))))
@@ -258,8 +261,8 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
     trees = {f"chain:{length}": shapes.chain(length) for length in lengths or range(1, limits.depth + 1)}
     trees |= {f"{family}@{n}": tree for family in families for n in budgets or sorted({*limits.budgets, limits.nodes})
               if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
-    return {label: tree for label, tree in trees.items()
-            if tree.budget <= limits.nodes and tree.max_depth <= limits.depth}
+    return {label: tree for label, tree in trees.items() if tree.budget <= limits.nodes
+            and tree.max_depth <= limits.depth and (not limits.chains or tree.max_depth == tree.budget)}
 
 
 def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:
@@ -293,7 +296,7 @@ def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
 
 def _fitting_rules(drafter: Drafter, limits: Limits) -> list[list[Growth]]:
     """Of each growth rule those with a budget within the limits; none where its trees cannot be drafted again."""
-    rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) else {}
+    rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) and not limits.chains else {}
     return [[grown_at(name, budget) for budget in limits.budgets if budget in budgets]
             for name, budgets in rules.items()]
 
@@ -303,7 +306,7 @@ def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: Round
     """The drafter with trees whose size these costs of a batch decide in each round, judged as `grown`: an automatic
     budget and, where each level takes a forward pass, SMART.
     """
-    if not simulated.replayable(entrant.drafter) or not entrant.drafter.traits.grows:
+    if limits.chains or not simulated.replayable(entrant.drafter) or not entrant.drafter.traits.grows:
         return
     nodes = min(limits.nodes, MOST_AUTOMATIC)
     checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))

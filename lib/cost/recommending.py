@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from lib.attention.registration import takes_chains
 from lib.cost import candidates, ways
 from lib.cost.calibration import LEVELS, calibrate, falling, full_rounds, usual_prefix
 from lib.cost.candidates import Candidate, Limits
@@ -78,7 +79,7 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
     begin = clock()
     whole = Deadline(clock, begin + seconds)
     task = Task(pairs, candidates.entrants(pairs, drafters), tuple(batches), new_tokens,
-                replace(limits, batches=tuple(batches)), seed, generate, clock, torch.Generator().manual_seed(seed),
+                replace(limits, batches=tuple(batches), chains=takes_chains(pairs[0].target.config)), seed, generate, clock, torch.Generator().manual_seed(seed),
                 np.random.default_rng(seed))
 
     def say(line: str) -> None:

@@ -7,15 +7,17 @@ from typing import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from lib.attention.registration import check_attention
+from lib.attention.registration import check_attention, takes_chains
 from lib.drafters.drafter import Drafter, Wrapper, alone, levels_of
 from lib.forward.passes import Output
 from lib.trees.growth.candidates import Growth
+from lib.trees.growth.registry import CHAIN, form_of
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.rules import RULES
 
 DEEPEST = 64  # levels that any draft may have
+SHORT_CHAIN = "chain:4"
 
 
 def unpadded(target, input_ids: Tensor, attention_mask: Tensor | None) -> list[Tensor]:
@@ -54,6 +56,23 @@ def token_set(eos_token_id: int | Iterable[int] | Tensor | None) -> frozenset[in
     if not all(isinstance(token, Integral) for token in tokens):
         raise ValueError(f"eos_token_id is {eos_token_id!r}; give the number of a token, or several")
     return frozenset(int(token) for token in tokens if token >= 0)
+
+
+def check_shape(target, shape: Tree | Growth) -> None:
+    """ValueError for a tree where the target takes chains."""
+    if takes_chains(target.config) and not (isinstance(shape, Tree) and shape.max_depth == shape.budget):
+        raise ValueError(f"shape is a tree of {shape.budget} nodes, but this target takes chains: "
+                         f"{target.config.model_type} has layers with a state of one text; give a chain, such as "
+                         "'chain:4'")
+
+
+def checkable(target, names: Sequence[str]) -> list[str]:
+    """The shapes and growth rules of these names that a target can check: all, or where it takes chains those that are
+    chains, and a short one if there is none.
+    """
+    if not takes_chains(target.config):
+        return list(names)
+    return [name for name in names if form_of(name) == CHAIN] or ([SHORT_CHAIN] if names else [])
 
 
 def check(target, drafter, prompts: list[Tensor], rule: str, temperature: float, limit: int, generator) -> None:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.decoding.checks import check, token_set, unpadded, within_limits
+from lib.attention.registration import takes_chains
+from lib.decoding.checks import check, check_shape, token_set, unpadded, within_limits
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
-from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, refuse_nan
+from lib.drafters.drafter import ROOT_ALONE, Drafter, LeadingChain, NoDrafter, refuse_nan
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
 from lib.lab.timing import clocked
@@ -59,6 +60,8 @@ def generate(
     prompts = unpadded(target, input_ids, attention_mask)
     shape = shape_or_growth(shape)
     check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
+    check_shape(target, shape)
+    drafter = LeadingChain(drafter) if takes_chains(target.config) else drafter
     drafter = within_limits(target, drafter, shape, prompts, max_new_tokens)
     drafter.ask_probs(RULES[rule].compares)
     calls = drafter.calls

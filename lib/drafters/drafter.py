@@ -238,6 +238,30 @@ class Wrapper(Drafter):
         self.drafter.select(rows)
 
 
+class LeadingChain(Wrapper):
+    """Another drafter's drafts, cut to the nodes before the first that does not follow the one before it: a target that
+    takes chains cannot check the branches that a look-up adds.
+    """
+
+    levels = property(attrgetter("drafter.levels"))
+    past_window = property(attrgetter("drafter.past_window"))
+
+    def __init__(self, drafter: Drafter):
+        self.drafter = drafter
+
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        """The drafts, none of which has a branch."""
+        return [self._cut(draft) for draft in self.drafter.propose(shape, draws)]
+
+    def _cut(self, draft: Draft) -> Draft:
+        follows = draft.tree.parents == np.arange(draft.tree.size) - 1
+        size = draft.tree.size if follows.all() else int(follows.argmin())
+        if size == draft.tree.size:
+            return draft
+        return Draft(part_of(draft.tree, tuple(range(size))), draft.tokens[:size], draft.proposal,
+                     None if draft.probs is None else draft.probs[:size])
+
+
 def alone(roots: Sequence[int]) -> list[Draft]:
     """Drafts without a draft token: each root by itself."""
     return [Draft(ROOT_ALONE, torch.tensor([root]), "top_k") for root in roots]

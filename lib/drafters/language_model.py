@@ -7,7 +7,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.attention.registration import check_attention
+from lib.attention.registration import check_attention, takes_chains
 from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
 from lib.drafters.filling import Filling, check_proposal
 from lib.drafters.levels import block, native_levels, plan, planned_block, tails
@@ -43,7 +43,7 @@ class LanguageModelDrafter(Drafter):
         check_proposal(proposal, temperature)
         self.model, self.proposal, self.temperature = model, proposal, temperature
         self.narrow, self.output = narrow(model)
-        self.calls, self.cache = 0, TreeCache()
+        self.calls, self.cache, self.chains = 0, TreeCache(), takes_chains(model.config)
 
     @classmethod
     def of(cls, pair, *, vocabulary: int | Tensor | None = None, **options) -> "LanguageModelDrafter":
@@ -83,6 +83,9 @@ class LanguageModelDrafter(Drafter):
         With samples, repeated draws are one node and the tree is smaller; each row grows its own tree.
         """
         static = isinstance(shape, Tree)
+        if self.chains and not (static and shape.max_depth == shape.budget):
+            raise ValueError(f"shape is a tree of {shape.budget} nodes, but the draft model "
+                             f"{type(self.model).__name__} takes chains; give a chain, such as 'chain:4'")
         if (static and shape.budget and shape.last_rank < self.choices and self.blocks.fills
                 and self.proposal == "top_k" and not self.asked_probs):  # which gives no probabilities
             self._fill_at_once(shape)

@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from lib.attention.registration import hosting_trees
+from lib.attention.registration import hosting_trees, takes_chains
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.vocabulary import drafting
 from lib.forward.quantize import int8
@@ -32,6 +32,8 @@ class EarlyExitDrafter(LanguageModelDrafter):
     @classmethod
     def refusal(cls, target) -> str:
         """Why a target's first layers cannot draft alone; empty where they can."""
+        if takes_chains(target.config):
+            return f"{type(target).__name__} has layers whose states a copy would share"
         decoder = getattr(target, "model", None)
         missing = [f"model.{name}" for name in ("layers", *SHARED) if not hasattr(decoder, name)]
         missing += ["lm_head"] if not hasattr(target, "lm_head") else []

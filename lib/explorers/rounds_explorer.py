@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 from torch import Tensor
 
 from lib.decoding.loop import generate
+from lib.decoding.checks import checkable
 from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, Step, walk
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.registry import advised, heads_for, make
@@ -80,8 +81,10 @@ class RoundsExplorer:
         self.prompt = ipywidgets.Dropdown(options=self._names(kinds[0]), description="prompt", layout=_wide("600px"))
         self.typed = ipywidgets.Textarea(placeholder="Type a prompt, then click elsewhere.", description="prompt",
                                          rows=3, layout=_wide("600px", display="none"), **once)
-        self.shape = ipywidgets.Combobox(value=shape, options=PRESETS, description="tree", **once)
-        offered = drafters_of(next(iter(self.pairs.values())))
+        first = next(iter(self.pairs.values()))
+        shape, = checkable(first.target, [shape])
+        self.shape = ipywidgets.Combobox(value=shape, options=checkable(first.target, PRESETS), description="tree", **once)
+        offered = drafters_of(first)
         self.drafter = ipywidgets.Combobox(value=drafter if drafter in offered else offered[0], options=offered,
                                             description="drafter", **once)
         self.temperature = ipywidgets.FloatText(temperature, step=0.1, description="temperature",

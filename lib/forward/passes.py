@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lib.attention.backends.mask import SharedMask, causal
-from lib.attention.registration import tree_forward
+from lib.attention.registration import least_span, takes_chains, tree_forward
 from lib.forward import graphs, native
 from lib.forward.graphs import StaticBlocks
 from lib.forward.native import NativeBlocks
@@ -82,8 +82,9 @@ class ForwardPass:
 
     @property
     def reads_blocks(self) -> bool:
-        """Whether it is fastest on a long text block by block."""
-        return self.name == NATIVE and self.blocks.most_rows == math.inf
+        """Whether it is best on a long text block by block: in the kernels, and where layers mask what a token sees."""
+        spans = self.name == LAYERS and least_span(self.model.config) and not takes_chains(self.model.config)
+        return bool(spans) or self.name == NATIVE and self.blocks.most_rows == math.inf
 
     @property
     def fills(self) -> bool:
@@ -173,7 +174,9 @@ def graphs_refusal(model, device: str = "") -> str | None:
 
 
 def _kind_refusal(model) -> str | None:
-    return None if type(model).__name__ in KINDS else f"{type(model).__name__} is none of {', '.join(KINDS)}"
+    if type(model).__name__ not in KINDS:
+        return f"{type(model).__name__} is none of {', '.join(KINDS)}"
+    return "some of its layers see a window of the text" if least_span(model.config) else None
 
 
 def choice(model, device: str) -> str:

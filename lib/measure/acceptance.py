@@ -11,6 +11,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
+from lib.decoding.checks import checkable
 from lib.decoding.walkthrough import walk
 from lib.drafters import vocabulary as reduced_vocabulary
 from lib.drafters.drafter import Drafter, TextDrafter
@@ -75,6 +76,7 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
     budgets = sorted({*budgets, depth_budget})
     deepest = max([*budgets, *chain_lengths])
     loaded = load_pairs(pairs, dtype=dtype, device=device)
+    live_shapes = checkable(loaded[0].target, live_shapes)
     asked: dict[str, PromptSet] = {}
     studied: list[Studied] = []
     for target, group in protocols.by_target(loaded).items():

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from lib.attention.registration import takes_chains
 from lib.cost.candidates import growth_rules
+from lib.decoding.checks import SHORT_CHAIN, checkable
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters import vocabulary
@@ -47,6 +49,9 @@ def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], furt
         by_target.setdefault(pair.target_name, []).append(pair)
     first = loaded[0].target_name
     specs = [*drafters, *(name for name in further_heads if name in heads_of(first))] if drafters else []
+    shapes = [shape for shape in shapes if all(checkable(pair.target, [shape]) == [shape] for pair in loaded)]
+    shapes = shapes or [SHORT_CHAIN]
+    grown = grown if not any(takes_chains(pair.target.config) for pair in loaded) else ()
     deepest = max(shape_or_growth(shape).max_depth for shape in shapes)
     table = store.open("drafters")
     done = {(target, prompt) for target, _, _, prompt, _ in table.keys()}

@@ -22,6 +22,7 @@ from lib.cost.recommendation import NO_DRAFTER, Recommendation
 from lib.cost.round_cost import RULER, RoundCost
 from lib.cost.ways import ASSISTED, GENERATE, LOOKUP, Continued, Run, groups, one_per_round, ours, theirs
 from lib.decoding import loop
+from lib.decoding.checks import checkable
 from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays
 from lib.drafters.controls import RandomDrafter
 from lib.drafters.drafter import ROOT_ALONE
@@ -66,7 +67,7 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
     drafter.
     """
     pair = load_pair(pairs[0], dtype=dtype, device=device)
-    drafters = possible(pair, drafters)
+    drafters, more_shapes = possible(pair, drafters), checkable(pair.target, more_shapes)
     policy = policy if policy in possible(pair, [policy]) else "lookup"
     deepest = max(shapes.parse(tree).max_depth for tree in (chain, *more_shapes, f"chain:{most_depth}"))
     longest = pair.window - new_tokens - 1 - deepest - 1 if pair.window else None

@@ -191,8 +191,10 @@ class TreeCache(Cache):
         return super().update(*states, **kwargs)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens of the longest row, pending nodes included."""
-        return self.rows.longest + self.pending
+        """Tokens of the longest row, and the pending nodes of a layer, or of any where it has no keys."""
+        attends = layer_idx not in self.states
+        pending = [layer.pending for layer in self.layers[layer_idx : layer_idx + 1]] if attends else [self.pending]
+        return self.rows.longest + sum(pending)
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         """A layer's convolutional state, [B, ...]; None before its first."""

@@ -5,10 +5,12 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from lib.attention.registration import can_host_tree
+from lib.attention.registration import can_host_tree, takes_chains, tree_forward, using_attention
 from lib.kernels import build, products
 from lib.lab import json_text, processor
 from lib.lab.processor import free_memory
+from lib.models.cache import TreeCache
+from lib.trees.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 AUTO = "auto"  # the number format that is fastest on the device
@@ -66,11 +68,40 @@ def check_device(device: str | torch.device, dtype: torch.dtype) -> None:
 
 
 def check_tree(source, config) -> None:
-    """PairError where the model's attention cannot verify a tree in one forward pass."""
+    """PairError where the model can verify neither a tree nor a chain in one forward pass."""
     reason = can_host_tree(config)
     if reason:
-        raise PairError(f"{source} ({config.model_type}) cannot verify a tree in one forward pass: {reason}; choose a "
-                        "model with full attention, such as a Llama, a Qwen3 or a GPT-2")
+        raise PairError(f"{source} ({config.model_type}) cannot verify a draft in one forward pass: {reason}; choose "
+                        "another model, such as a Llama, a Gemma, a Qwen or a GPT-2")
+
+
+@torch.no_grad()
+def check_verifies(source, model) -> None:
+    """PairError where a model, which has storage, does not compute a draft as it computes the text along its path.
+
+    A tree of two branches (for models that take chains, one) is computed after a text; its last node has to be nearer
+    to the end of its path in the model's own attention than to the end of all its nodes read as a text.
+    """
+    chain = takes_chains(model.config)
+    parents = [-1, 0, 1, 2, 3] if chain else [-1, 0, 0, 1, 2]
+    tree, vocabulary = Tree(parents), model.config.get_text_config().vocab_size
+    tokens = torch.randint(vocabulary, (1, 9), generator=torch.Generator().manual_seed(0)).to(model.device)
+    text, nodes = tokens[:, :4], tokens[:, 4:]
+    depth, mask = (torch.tensor(part, device=model.device) for part in (tree.depth, tree.mask))
+    try:
+        cache = TreeCache()
+        tree_forward(model, text, torch.arange(4, device=model.device), None, cache)
+        cache.set_lengths(torch.tensor([4]))
+        ours = tree_forward(model, nodes, depth, mask, cache).logits[0, -1].float()
+        with using_attention(model, "eager"):
+            path, row = (model(torch.cat([text, part], 1), use_cache=False).logits[0, -1].float()
+                         for part in (nodes[:, mask[-1]], nodes if not chain else nodes[:, -1:]))
+    except Exception as error:  # whatever an architecture raises that computes otherwise
+        raise PairError(f"{source} ({model.config.model_type}) cannot verify a draft: {first_line(error)}; choose "
+                        "another model") from error
+    if not (ours - path).norm() < (path - row).norm() / 2:
+        raise PairError(f"{source} ({model.config.model_type}) cannot verify a draft: its attention does not follow "
+                        "the tree's mask; choose another model")
 
 
 def check_weights(source, folder: Path) -> None:

@@ -13,12 +13,14 @@ from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, Gener
                           PreTrainedTokenizerFast)
 from transformers.utils import logging
 
-from lib.attention.registration import TREE, register
+from lib.attention.registration import TREE, register, takes_chains
 from lib.models import checks, registry
 from lib.models.dialogue import end_of_turn, has_template
+from lib.models.recurrent import read_in_steps
 from lib.models.registry import NO_MODEL, PAIRS, RANDOM, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
 
 SEED = 0  # of random weights
+KNOWN = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"  # that verify drafts without a trial
 MOST_LAYERS = 1000  # more are a broken file's, and would take hours to build
 Format = str | torch.dtype  # a number format, by its name or "auto", or as it is
 
@@ -328,7 +330,7 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
                 torch.manual_seed(SEED)
                 model = AutoModelForCausalLM.from_config(config_of(source), dtype=dtype, attn_implementation=TREE)
             model.name_or_path = str(source)  # an empty one would be taken for the current folder
-            return model.eval()
+            return _verifying(source, model.eval())
         with _silence(bars=source.is_folder):
             model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE,
                                 use_safetensors=True, output_loading_info=True)
@@ -336,9 +338,18 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
             raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its "
                                    "files are incomplete or belong to another config.json: fetch or save them again")
         model.gguf_file = source.gguf  # from which the folder was made; empty without one
-        return model.to(device).eval()
+        return _verifying(source, model.to(device).eval())
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error
+
+
+def _verifying(source: Source, model):
+    """The model, prepared to verify drafts; one of a family of which this is not known is tried once."""
+    if takes_chains(model.config):
+        read_in_steps(model)
+    if type(model).__name__ not in KNOWN:
+        checks.check_verifies(source, model)
+    return model
 
 
 def _parameters(source: Source, config) -> int:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lib.decoding.checks import WithinWindow
-from lib.drafters.drafter import LIVE, Drafter
+from lib.drafters.drafter import LIVE, Drafter, LeadingChain
 from lib.replay.acceptance import in_real_text
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
@@ -112,6 +112,7 @@ def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], 
     """The consecutive rounds of some rows; the drafter commits the trace's tokens."""
     trace, prompts = recorded.trace, recorded.prompts
     running, done, at = copy.copy(drafter), [], [0] * len(chunk)
+    running = LeadingChain(running) if trace.about.get("chains") else running
     running = WithinWindow(running) if running.window else running
     lengths = [len(prompts[row]) for row in chunk]
     hidden = [recorded.hidden_states(row, drafter.target) if drafter.wants_hidden_states else () for row in chunk]

@@ -1,9 +1,9 @@
 """The backends of tree attention: the plain definition, and faster implementations that must agree with it.
 
 A backend maps (query, key, value, mask: SharedMask, prefix: list of B ints, scale, return_lse, softcap) to (output, lse
-or None), with the shapes of `tree_attention`, which has checked them. Keys beyond a row's own prefix and tree never change
-its result, even if they are NaN. A backend's module is imported at its first use; its function `refusal`, if it has
-one, says why it cannot serve given inputs on this machine.
+or None), with the shapes of `tree_attention`, which has checked them. Keys beyond a row's own prefix and tree never
+change its result, even if they are NaN. A backend's module is imported at its first use; its function `refusal`, if it
+has one, says why it cannot serve given inputs on this machine.
 """
 
 from functools import cache

@@ -1,0 +1,131 @@
+"""Models of today, small and random: greedy text with drafts is transformers' own, by eager attention, for windows,
+chunks, sinks, capped logits, experts, and layers with a state.
+"""
+
+import pytest
+import torch
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GptOssConfig, GraniteMoeHybridConfig,
+                          Lfm2Config, Llama4TextConfig, Mamba2Config, MistralConfig, NemotronConfig, Phi3Config,
+                          Qwen3_5TextConfig, Qwen3NextConfig)
+
+from lib.attention import can_host_tree, hosting_trees, register
+from lib.attention.registration import takes_chains
+from lib.decoding.checks import checkable
+from lib.decoding.loop import generate, in_batches
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.lookup import LookupDrafter
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import prefill
+from lib.models.checks import PairError, check_verifies
+from lib.models.recurrent import read_in_steps
+from lib.tests.small_models import VOCABULARY, prompts
+
+WINDOW, WRITTEN = 6, 24
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
+             num_key_value_heads=2, head_dim=8, max_position_embeddings=1024, bos_token_id=1, eos_token_id=None,
+             pad_token_id=None)
+EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
+MIXED, STATE = ["sliding_attention", "full_attention"] * 2, ["linear_attention", "full_attention"] * 2
+GATED = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
+             layer_types=STATE)
+CONFIGS = {
+    "gemma2": Gemma2Config(**SIZES, sliding_window=WINDOW, query_pre_attn_scalar=8, attn_logit_softcapping=3.0,
+                           final_logit_softcapping=5.0, layer_types=MIXED),
+    "gemma3": Gemma3TextConfig(**SIZES, sliding_window=WINDOW, query_pre_attn_scalar=8, layer_types=MIXED),
+    "mistral": MistralConfig(**SIZES, sliding_window=WINDOW),
+    "phi3": Phi3Config(**SIZES, sliding_window=WINDOW),
+    "gpt_oss": GptOssConfig(**SIZES, **EXPERTS, sliding_window=WINDOW, layer_types=MIXED),
+    "llama4": Llama4TextConfig(**SIZES, **EXPERTS, intermediate_size_mlp=48, attention_chunk_size=5, floor_scale=8,
+                               attn_temperature_tuning=True, no_rope_layers=[1, 0, 1, 0]),
+    "qwen3_next": Qwen3NextConfig(**SIZES, **GATED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                                  shared_expert_intermediate_size=16),
+    "qwen3_5": Qwen3_5TextConfig(**SIZES, **GATED),
+    "lfm2": Lfm2Config(**SIZES, layer_types=["conv", "conv", "full_attention", "conv"]),
+    "granite": GraniteMoeHybridConfig(**SIZES, **EXPERTS, layer_types=STATE, mamba_n_heads=4, mamba_d_head=16,
+                                      mamba_d_state=8, mamba_chunk_size=8, shared_intermediate_size=16),
+    "mamba2": Mamba2Config(**SIZES | dict(head_dim=16), num_heads=4, state_size=8, n_groups=1, chunk_size=8),
+}
+SINGLE = {"gpt_oss", "qwen3_next", "granite"}  # whose products of experts know no float64
+
+
+def small(config, dtype=torch.float64, seed=0):
+    """A random model by eager attention, whose weights are large enough for texts that vary."""
+    register()
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=dtype).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1 or "sinks" in name:
+                weight.copy_(torch.randn_like(weight) * 1.3 / weight.shape[-1] ** 0.5)
+    return model
+
+
+def hosting(model):
+    read_in_steps(model)
+    return hosting_trees(model)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_text_is_the_model_s_own(name):
+    """Random trees of two drafters, ragged rows, texts of several windows; chains where the target takes chains."""
+    config, dtype = CONFIGS[name], torch.float32 if name in SINGLE else torch.float64
+    texts, model = prompts(1, (3, 11, 25, 25)), small(config, dtype)
+    own = [model.generate(text[None], do_sample=False, max_new_tokens=WRITTEN, eos_token_id=None,
+                          pad_token_id=0)[0, len(text):].tolist() for text in texts]
+    (ids, mask), = in_batches(texts, len(texts))
+    model, other = hosting(model), small(config, dtype)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.add_(0.1 * weight.std(correction=0) * torch.randn_like(weight))
+    shapes = checkable(model, ["chain:3", "chain:5"] if takes_chains(config) else ["kary:2@6", "independent:2@7"])
+    for drafter, shape in ((LanguageModelDrafter(hosting(other)), shapes[0]), (LookupDrafter(), shapes[1])):
+        done = generate(model, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=WRITTEN)
+        assert done.new_tokens == own
+        assert any(one.accepted for one in done.rounds)
+
+
+def test_a_target_with_states_refuses_trees_and_says_so():
+    model = hosting(small(CONFIGS["lfm2"]))
+    for shape in ("kary:2@6", "dyspec@4"):
+        with pytest.raises(ValueError, match="takes chains.*'chain:4'"):
+            generate(model, LookupDrafter(), torch.tensor([[3, 4]]), shape=shape)
+    assert checkable(model, ["kary:2@6", "chain:2", "dyspec@4"]) == ["chain:2"] and checkable(model, []) == []
+    assert checkable(model, ["star:3"]) == ["chain:4"]
+
+
+def test_states_follow_rows_that_are_committed_joined_and_selected():
+    """The next logits are those of the texts read anew, after commits of different lengths and a rejected block."""
+    model, texts = hosting(small(CONFIGS["qwen3_5"])), prompts(2, (4, 7, 7))
+    run, block = forward_pass(model), torch.randint(1, VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(0))
+    chain, depth = torch.ones(5, 5, dtype=torch.bool).tril(), torch.arange(5)
+    with torch.inference_mode():
+        cache = prefill(run, texts).cache
+        run(block.flip(0), depth, chain, cache)
+        cache.forget()
+        assert cache.states and cache.bytes > sum(layer.bytes for layer in cache.layers)
+        run(block, depth, chain, cache)
+        cache.commit([[0], [0, 1, 2], [0, 1, 2, 3, 4]])
+        cache.select(torch.tensor([2, 0]))
+        ours = run(block[:2], depth, chain, cache).logits
+        for row, (text, count, more) in enumerate(zip((texts[2], texts[0]), (5, 1), block)):
+            whole = torch.cat([text, block[(2, 0)[row], :count], more])
+            torch.testing.assert_close(ours[row], model(whole[None]).logits[0, -5:], rtol=1e-3, atol=1e-4)
+
+
+def test_long_prompts_are_read_in_blocks_under_a_window():
+    """A prompt of more than a block beside a short one, by the model's own attention."""
+    model, texts = small(CONFIGS["gemma3"]), prompts(3, (700, 650))
+    with torch.inference_mode():
+        own = [model(text[None]).logits[0, -1] for text in texts]
+        run = forward_pass(hosting(model))
+        assert run.reads_blocks
+        torch.testing.assert_close(prefill(run, texts).logits, torch.stack(own), rtol=1e-4, atol=1e-5)
+
+
+def test_a_model_that_computes_otherwise_is_refused_by_name():
+    for config in CONFIGS.values():
+        assert can_host_tree(config) is None
+    for name in ("gemma2", "llama4", "lfm2"):
+        check_verifies("folder", hosting(small(CONFIGS[name])))
+    with pytest.raises(PairError, match="folder .nemotron. cannot verify a draft"):
+        check_verifies("folder", hosting(small(NemotronConfig(**SIZES))))
