@@ -29,6 +29,7 @@ HELP = """\
                    [--workers N | --cluster tcp://HOST:8786]
 ./run_notebooks.sh render FOLDER [--reference]
 ./run_notebooks.sh engines NAME ...
+./run_notebooks.sh models NAME [--accept-terms]
 ./run_notebooks.sh test [pytest's arguments]
 
 Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
@@ -48,6 +49,7 @@ Runs the notebooks in order and leaves a report in data/runs/RUN/report.html.
   render FOLDER  execute the notebooks of a finished run on its tables, without models, and write its report anew
   engines NAME   install serving engines, which notebook 08 runs with --set engine=NAME, in environments of their own
                    under .engines: {engines}, or all
+  models NAME    install a model that comes in packages: smollm2-135m, or gemma3-270m, whose terms are printed first
   test           all tests: pytest over lib/tests and each notebook with its defaults; other arguments go to pytest
   --help         this text
 
@@ -68,6 +70,8 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
             return test(home, arguments[1:])
         if arguments[:1] == ["engines"]:
             return engines(arguments[1:])
+        if arguments[:1] == ["models"]:
+            return models(arguments[1:])
         if arguments[:1] == ["training"]:
             from lib.training import command
 
@@ -184,10 +188,10 @@ def _workers(given: argparse.Namespace) -> Iterator[None]:
 
 def _with_what_is_installed(made: RunPlan) -> RunPlan:
     """The plan; where a profile names SmolLM2 and its package is missing, on pairs of the shipped family instead."""
-    from lib.models import gguf_files
+    from lib.models import packages
     from lib.models.registry import FAMILY, SMOLLM2
 
-    if gguf_files.packaged():
+    if packages.SMOLLM2.file():
         return made
     stages = []
     for stage in made.stages:
@@ -196,8 +200,25 @@ def _with_what_is_installed(made: RunPlan) -> RunPlan:
         changed = {} if there == pairs else {"pairs": there or [FAMILY[0]]}
         stages.append(replace(stage, values={**stage.values, **changed}))
     if stages != list(made.stages):
-        print(f"{SMOLLM2} is not installed ({gguf_files.INSTALL}), so the shipped models run in its place")
+        print(f"{SMOLLM2} is not installed ({packages.SMOLLM2.install_command}), so the shipped models run in its "
+              "place")
     return replace(made, stages=tuple(stages))
+
+
+def models(arguments: Sequence[str]) -> int:
+    """Install a model that comes in packages; one with terms prints them, unless --accept-terms says that they are
+    accepted.
+    """
+    from lib.models import packages
+
+    accepted, names = "--accept-terms" in arguments, [word for word in arguments if word != "--accept-terms"]
+    if len(names) != 1 or names[0] not in packages.PACKAGED:
+        raise UsageError(f"models takes one of {', '.join(packages.PACKAGED)}, not {' '.join(names) or 'nothing'}")
+    try:
+        return 0 if packages.install(names[0], accepted, partial(print, flush=True)) else FAILED
+    except (RuntimeError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
 
 
 def engines(names: Sequence[str]) -> int:

@@ -79,8 +79,8 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
     begin = clock()
     whole = Deadline(clock, begin + seconds)
     task = Task(pairs, candidates.entrants(pairs, drafters), tuple(batches), new_tokens,
-                replace(limits, batches=tuple(batches), chains=takes_chains(pairs[0].target.config)), seed, generate, clock, torch.Generator().manual_seed(seed),
-                np.random.default_rng(seed))
+                replace(limits, batches=tuple(batches), chains=takes_chains(pairs[0].target.config)), seed, generate,
+                clock, torch.Generator().manual_seed(seed), np.random.default_rng(seed))
 
     def say(line: str) -> None:
         """Reports a line of progress, with the seconds since the beginning."""

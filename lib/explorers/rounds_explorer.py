@@ -83,7 +83,8 @@ class RoundsExplorer:
                                          rows=3, layout=_wide("600px", display="none"), **once)
         first = next(iter(self.pairs.values()))
         shape, = checkable(first.target, [shape])
-        self.shape = ipywidgets.Combobox(value=shape, options=checkable(first.target, PRESETS), description="tree", **once)
+        self.shape = ipywidgets.Combobox(value=shape, options=checkable(first.target, PRESETS), description="tree",
+                                         **once)
         offered = drafters_of(first)
         self.drafter = ipywidgets.Combobox(value=drafter if drafter in offered else offered[0], options=offered,
                                             description="drafter", **once)

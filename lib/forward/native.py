@@ -1,4 +1,5 @@
 """Decoder layers over the few nodes of a draft tree in one call of C++ (`forward.h`), with the model's own weights.
+Layers of Llama's kind, and of Gemma's 2 and 3: windows, capped scores, GELU, and norms of what a layer adds.
 
 `NativeBlocks.fill` drafts a whole static tree in one call (`fill.h`). `refusal` says why a machine or a model cannot
 run them; callers then use the modules themselves.
@@ -13,7 +14,8 @@ from typing import Sequence
 import torch
 from torch import Tensor, nn
 
-from lib.attention.backends.mask import SharedMask
+from lib.attention.backends.mask import SharedMask, Span
+from lib.attention.registration import FULL, SLIDING, span_of
 from lib.forward.packed import panels_of
 from lib.forward.quantize import PackedEmbedding, PackedLinear
 from lib.kernels import build, products
@@ -21,19 +23,28 @@ from lib.kernels.panels import of_16_bits
 from lib.kernels.products import NAMES, Matrix, fills_the_memory, matrix_of, start_of
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # their angles do not depend on the text's length
-ACTIVATIONS = {"SiLU", "SiLUActivation"}  # torch's and transformers'
+ACTIVATIONS = {"SiLU": False, "SiLUActivation": False, "GELUTanh": True}  # torch's and transformers'; by tanh or not
+ONE_MORE = {"Gemma2RMSNorm", "Gemma3RMSNorm"}  # whose factor is one more than the weight
 
 
 class LayerStruct(ctypes.Structure):
     """The struct `Layer` of `forward.h`."""
 
     _fields_ = [
-        *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle")),
+        *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle", "attended", "widened")),
         ("input", c_void_p),
         *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
         ("stored", c_void_p),
         ("capacity", c_int64),
+        ("near", c_int64),
     ]
+
+
+class ViewStruct(ctypes.Structure):
+    """The struct `View` of `forward.h`."""
+
+    _fields_ = [*((name, c_void_p) for name in ("cosines", "sines", "mask", "prefix")),
+                *((name, c_int64) for name in ("first", "tree_keys", "mask_stride"))]
 
 
 class ForwardStruct(ctypes.Structure):
@@ -43,11 +54,12 @@ class ForwardStruct(ctypes.Structure):
         ("layers", ctypes.POINTER(LayerStruct)),
         *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
         *((name, c_void_p) for name in ("kept", "names", "mask", "states", "last", "logits", "attend")),
+        ("near", ViewStruct),
         ("vocabulary", Matrix),
         ("embedding", Matrix),
         *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),
-        *((name, c_int64) for name in ("kept_rows", "mask_stride", "offset_stride", "threads")),
-        *((name, c_float) for name in ("scale", "epsilon")),
+        *((name, c_int64) for name in ("kept_rows", "mask_stride", "offset_stride", "threads", "tanh")),
+        *((name, c_float) for name in ("scale", "epsilon", "softcap", "embedding_scale")),
     ]
 
 
@@ -86,8 +98,9 @@ class Levels:
 
 def rotation_refusal(rotary: nn.Module) -> str | None:
     """Why the angles of a rotary embedding cannot be tabulated by position; None if they can."""
-    rotation = getattr(rotary, "rope_type", "default")
-    return None if rotation in ROTATIONS else f"its rotation {rotation!r} depends on the text's length"
+    kinds = getattr(rotary, "rope_type", "default")
+    odd = [kind for kind in (kinds.values() if isinstance(kinds, dict) else [kinds]) if kind not in ROTATIONS]
+    return f"its rotation {odd[0]!r} depends on the text's length" if odd else None
 
 
 def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
@@ -103,9 +116,11 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
     odd = {type(part).__name__ for part in projections if type(part) not in (nn.Linear, PackedLinear)}
     if odd:
         return f"its projections are {', '.join(sorted(odd))}"
-    other = {type(layer.mlp.act_fn).__name__ for layer in layers} - ACTIVATIONS
-    if other:
-        return f"its activation is {', '.join(sorted(other))}, not silu"
+    used = {type(layer.mlp.act_fn).__name__ for layer in layers}
+    if other := used - {*ACTIVATIONS}:
+        return f"its activation is {', '.join(sorted(other))}, neither silu nor gelu by tanh"
+    if len({_span(layer) for layer in layers} - {Span()}) > 1 or any(_span(layer).chunk for layer in layers):
+        return "its layers see chunks, or windows of several sizes"
     size = layers[0].self_attn.head_dim
     if size % 8:
         return f"its heads have {size} numbers, no multiple of 8"
@@ -124,16 +139,21 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
 
 
 class Angles:
-    """Cosines and sines float32[P, d / 2] of a rotary embedding by position; P doubles as texts grow."""
+    """Cosines and sines float32[P, d / 2] of a rotary embedding by position; P doubles as texts grow.
 
-    def __init__(self, rotary: nn.Module):
+    kind: of layers, for an embedding with angles of their own for each.
+    """
+
+    def __init__(self, rotary: nn.Module, kind: str = ""):
+        self.kinds = [kind] if isinstance(getattr(rotary, "rope_type", None), dict) else []
         self.rotary, self.cosines = rotary, torch.zeros(0, 0)
 
     def up_to(self, positions: int) -> tuple[Tensor, Tensor]:
         """Both tables, for at least all positions below this one."""
         if positions > len(self.cosines):
             places = torch.arange(max(positions, 2 * len(self.cosines), 512))[None]
-            whole = [table[0].chunk(2, dim=-1)[0].contiguous() for table in self.rotary(torch.zeros(1), places)]
+            whole = [table[0].chunk(2, dim=-1)[0].contiguous() 
+                     for table in self.rotary(torch.zeros(1), places, *self.kinds)]
             self.cosines, self.sines = whole
         return self.cosines, self.sines
 
@@ -142,8 +162,8 @@ class NativeBlocks:
     """Decoder layers of Llama's kind, their final norm and an output layer over a block after a cache's rows.
 
     layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
-        (gate_proj, up_proj, down_proj) and post_attention_layernorm; without an input_layernorm, attention reads the
-        layer's input.
+        (gate_proj, up_proj, down_proj) and post_attention_layernorm, which with a pre_feedforward_layernorm is that of
+        attention's output; without an input_layernorm, attention reads the layer's input.
     norm, output, embedding: None where there is none.
 
     Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. Beyond
@@ -170,10 +190,13 @@ class NativeBlocks:
         self.panels = of_part | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
         in_panels = all(self.panels.get(part) is not None for part in linears)
         self.most_rows = math.inf if in_panels else products.MOST_ROWS
+        self.factors: list[Tensor] = []
         self.layers = (LayerStruct * len(layers))(*(
-            LayerStruct(**{f"{name}_norm": _address(norm) for name, norm in _norms(layer).items()},
-                  **{name: self._matrix(part) for name, part in _projections(layer).items()}) for layer in layers))
-        attention, self.angles = layers[0].self_attn, Angles(rotary)
+            LayerStruct(**{f"{name}_norm": self._factor(norm) for name, norm in _norms(layer).items()},
+                  **{name: self._matrix(part) for name, part in _projections(layer).items()},
+                  near=_span(layer) != Span()) for layer in layers))
+        attention, self.span = layers[0].self_attn, max(map(_span, layers), key=lambda span: span != Span())
+        self.angles, self.near_angles = Angles(rotary, FULL), Angles(rotary, SLIDING)
         self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
         self.embedding, table = embedding, Matrix()
         self.table = embedding.panels if isinstance(embedding, PackedEmbedding) else None
@@ -183,13 +206,17 @@ class NativeBlocks:
         self.run, self.run_fill, attend = (
             getattr(build.library(), f"{name}_{kind}") for name in ("forward", "fill", "onepass"))
         self.forward = ForwardStruct(
-            layers=self.layers, final_norm=_address(norm), depth=len(layers), hidden=len(self.like),
+            layers=self.layers, final_norm=self._factor(norm), depth=len(layers), hidden=len(self.like),
             vocabulary=Matrix() if output is None else self._matrix(output), embedding=table,
             attend=ctypes.cast(attend, c_void_p),
             heads=attention.q_proj.out_features // attention.head_dim,
             kv_heads=attention.k_proj.out_features // attention.head_dim, dim=attention.head_dim,
-            scale=attention.head_dim**-0.5,
-            epsilon=layers[0].post_attention_layernorm.variance_epsilon)
+            scale=getattr(attention, "scaling", attention.head_dim**-0.5),
+            epsilon=next(getattr(layers[0].post_attention_layernorm, name) for name in ("variance_epsilon", "eps")
+                         if hasattr(layers[0].post_attention_layernorm, name)),
+            softcap=getattr(attention, "attn_logit_softcapping", None) or 0,
+            tanh=ACTIVATIONS[type(layers[0].mlp.act_fn).__name__],
+            embedding_scale=float(getattr(embedding, "embed_scale", torch.ones(())).to(self.like.dtype)))
 
     def __call__(self, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
                  all_states: bool = False, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -230,6 +257,13 @@ class NativeBlocks:
         """Bytes of weights that are held a second time."""
         return sum(copy.nbytes for copy in self.copies.values() if copy is not None)
 
+    def _factor(self, norm: nn.Module | None) -> int | None:
+        """The address of a norm's factors as float32 numbers, which stay while this object does."""
+        if norm is None:
+            return None
+        self.factors.append(norm.weight.detach().float() + (type(norm).__name__ in ONE_MORE))
+        return self.factors[-1].data_ptr()
+
     def _matrix(self, part: nn.Module) -> Matrix:
         return matrix_of(part.weight if isinstance(part, nn.Linear) else None, part.bias, self.panels.get(part))
 
@@ -257,6 +291,10 @@ class NativeBlocks:
         self.layers[0].input = start_of(read)
         f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(wanted), rows
         f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
+        first, near, prefix = mask.within(cache.rows.as_list, self.span)
+        near, prefix = near.visible.contiguous(), (c_int64 * batch)(*prefix)
+        f.near = ViewStruct(*map(start_of, self.near_angles.up_to(len(self.angles.cosines))), start_of(near),
+                            ctypes.addressof(prefix), first, near.shape[-1], _strides(nodes, None, near)[1])
         f.states, f.logits, f.threads = start_of(states), start_of(logits), torch.get_num_threads()
         if (unknown := run(ctypes.byref(f))) >= 0:
             raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {f.embedding.out}; "
@@ -290,10 +328,14 @@ def _projections(layer: nn.Module) -> dict[str, nn.Module]:
 
 
 def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:
-    attention = layer.self_attn
-    return {"input": getattr(layer, "input_layernorm", None), "query": getattr(attention, "q_norm", None),
-            "key": getattr(attention, "k_norm", None), "middle": layer.post_attention_layernorm}
+    attention, before = layer.self_attn, getattr(layer, "pre_feedforward_layernorm", None)
+    norms = {"input": getattr(layer, "input_layernorm", None), "query": getattr(attention, "q_norm", None),
+             "key": getattr(attention, "k_norm", None)}
+    if before is None:
+        return norms | {"middle": layer.post_attention_layernorm}
+    return norms | {"middle": before, "attended": layer.post_attention_layernorm,
+                    "widened": layer.post_feedforward_layernorm}
 
 
-def _address(norm: nn.Module | None) -> int | None:
-    return None if norm is None else norm.weight.data_ptr()
+def _span(layer: nn.Module) -> Span:
+    return span_of(layer.self_attn, {}) if hasattr(layer.self_attn, "layer_idx") else Span()

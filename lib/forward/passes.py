@@ -24,6 +24,7 @@ from lib.kernels import products
 from lib.lab import timing
 
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+NATIVE_KINDS = (*KINDS, "Gemma2ForCausalLM", "Gemma3ForCausalLM")
 LAYERS, NATIVE, GRAPHS, COMPILED = NAMES = "layers", "native", "graphs", "graphs:compiled"
 LOG = logging.getLogger(__name__)
 AUTO = "auto"  # the fastest of them that the model and the machine allow
@@ -78,6 +79,8 @@ class ForwardPass:
             mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
             logits, states, *best = self.blocks(tokens, depth, cache, mask, asked.get("logits_to_keep", 0),
                                                 asked.get("output_hidden_states", False))
+        cap = getattr(self.model.config, "final_logit_softcapping", None)
+        logits = logits if cap is None else cap * (logits / cap).tanh()
         return Output(logits, None if states is None else tuple(states), *best)
 
     @property
@@ -89,7 +92,7 @@ class ForwardPass:
     @property
     def fills(self) -> bool:
         """Whether `fill` can fill a static tree."""
-        return self.name in (NATIVE, GRAPHS, COMPILED)
+        return self.name in (NATIVE, GRAPHS, COMPILED) and least_span(self.model.config) is None
 
     def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: native.Levels, choices: int,
              names: Tensor | None = None) -> Tensor:
@@ -158,8 +161,8 @@ def native_refusal(model, device: str = "") -> str | None:
     """Why a model does not run as "native" here; None if it does. device: the kind of device on which it will be, for a
     model without storage.
     """
-    if reason := _kind_refusal(model):
-        return reason
+    if type(model).__name__ not in NATIVE_KINDS:
+        return f"{type(model).__name__} is none of {', '.join(NATIVE_KINDS)}"
     decoder, head = model.model, model.lm_head
     if isinstance(head, ReducedOutput):
         return "its output layer is reduced; take what `reduced.narrow` gives"
@@ -170,13 +173,10 @@ def native_refusal(model, device: str = "") -> str | None:
 
 def graphs_refusal(model, device: str = "") -> str | None:
     """Why a model does not run as "graphs" here; None if it does. device: as for `native_refusal`."""
-    return _kind_refusal(model) or graphs.refusal(model, device)
-
-
-def _kind_refusal(model) -> str | None:
     if type(model).__name__ not in KINDS:
         return f"{type(model).__name__} is none of {', '.join(KINDS)}"
-    return "some of its layers see a window of the text" if least_span(model.config) else None
+    return ("some of its layers see a window of the text" if least_span(model.config)
+            else graphs.refusal(model, device))
 
 
 def choice(model, device: str) -> str:

@@ -61,13 +61,14 @@ class PackedLinear(_OverPanels):
 class PackedEmbedding(_OverPanels):
     """An embedding whose rows are in panels, which it may share with an output layer."""
 
-    def __init__(self, held: Panels, dtype: torch.dtype):
+    def __init__(self, held: Panels, dtype: torch.dtype, embed_scale: Tensor | None = None):
         super().__init__(held)
         (self.num_embeddings, self.embedding_dim), self.dtype = held.shape, dtype
+        self.embed_scale = torch.ones(()) if embed_scale is None else embed_scale
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """int64[...] -> [..., in]."""
-        return self.panels.rows(tokens).to(self.dtype)
+        """int64[...] -> [..., in], times the scale."""
+        return self.panels.rows(tokens).to(self.dtype) * self.embed_scale.to(self.dtype)
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,4 +95,5 @@ def quantize_int8(model) -> None:
             if isinstance(child, nn.Linear):
                 setattr(parent, name, int8(child))
     if tied:
-        model.set_input_embeddings(PackedEmbedding(model.get_output_embeddings().panels, table.weight.dtype))
+        model.set_input_embeddings(PackedEmbedding(
+            model.get_output_embeddings().panels, table.weight.dtype, getattr(table, "embed_scale", None)))

@@ -18,30 +18,36 @@ IN_LAYER = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v"
             "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
             "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
             "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+# Gemma's layers have a norm after attention as well, and files hold one more than the weights of its norms.
+OF_GEMMA = IN_LAYER | {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+                       "post_ffw_norm": "post_feedforward_layernorm"}
 LEFT_OUT = {"rope_freqs.weight"}  # what the configuration says as well
 
 
 def take_weights(model, path: Path) -> None:
-    """Gives a model of Llama's kind, read from a GGUF file, the numbers that the file stores, for float32 activations.
+    """Gives a model of Llama's or Gemma's kind, read from a GGUF file, the numbers that the file stores, for float32
+    activations.
 
     path: of the file, or of its first shard.
 
     PairError where a tensor has a type whose blocks are not read, or the model has weights that no tensor fills.
     """
     headers = {file: gguf_tensors.header(file) for file in gguf_files.shards(path)}
-    turned = headers[path].metadata.get("general.architecture") == "llama"
+    architecture = headers[path].metadata.get("general.architecture")
+    turned, of_gemma = architecture == "llama", str(architecture).startswith("gemma")
     heads = {"attn_q": model.config.num_attention_heads, "attn_k": model.config.num_key_value_heads}
     left, table = {name for name, _ in model.named_parameters()}, model.get_input_embeddings()
     for stored in chain.from_iterable(gguf_tensors.tensors(file, header) for file, header in headers.items()):
         if stored.name in LEFT_OUT:
             continue
-        part, kind = _place(stored, path), stored.name.rpartition(".")[2]
+        part, kind = _place(stored, path, OF_GEMMA if of_gemma else IN_LAYER), stored.name.rpartition(".")[2]
         role = stored.name.split(".")[-2]
         rows = _rows(stored.shape[0], heads[role]) if turned and role in heads else slice(None)
         if stored.name in (TABLE, OUTPUT):
             rows = slice(table.num_embeddings)
         if kind == "bias" or len(stored.shape) == 1:
-            values = nn.Parameter(torch.from_numpy(gguf_blocks.floats(stored)[rows].copy()), requires_grad=False)
+            values = torch.from_numpy(gguf_blocks.floats(stored)[rows].copy()) - int(of_gemma)
+            values = nn.Parameter(values, requires_grad=False)
             setattr(model.get_submodule(part), kind, values)
         else:
             _replace(model, part, _packed(stored, rows))
@@ -58,16 +64,16 @@ def take_weights(model, path: Path) -> None:
                         "model, or leave quantize out")
 
 
-def _place(stored: Stored, path: Path) -> str:
-    """The name of the module that a tensor's values belong to."""
+def _place(stored: Stored, path: Path, in_layer: dict[str, str]) -> str:
+    """The name of the module that a tensor's values belong to; in_layer: of a layer's parts by their names in files."""
     if stored.name in WHOLE:
         return WHOLE[stored.name]
     first, _, rest = stored.name.partition(".")
     layer, _, role = rest.partition(".")
-    if first == "blk" and role.rpartition(".")[0] in IN_LAYER:
-        return f"model.layers.{layer}.{IN_LAYER[role.rpartition('.')[0]]}"
-    raise PairError(f"{path} holds tensor {stored.name!r}, which is no part of a model of Llama's kind; take quantize "
-                    "'none' or 'int8'")
+    if first == "blk" and role.rpartition(".")[0] in in_layer:
+        return f"model.layers.{layer}.{in_layer[role.rpartition('.')[0]]}"
+    raise PairError(f"{path} holds tensor {stored.name!r}, which is no part of a model of Llama's or Gemma's kind; take "
+                    "quantize 'none' or 'int8'")
 
 
 def _replace(model, name: str, weights: panels.Panels | Tensor) -> None:
@@ -77,7 +83,8 @@ def _replace(model, name: str, weights: panels.Panels | Tensor) -> None:
     if isinstance(weights, Tensor):
         module.weight = nn.Parameter(weights, requires_grad=False)
     elif isinstance(module, nn.Embedding):
-        setattr(model.get_submodule(parent), child, PackedEmbedding(weights, torch.float32))
+        packed = PackedEmbedding(weights, torch.float32, getattr(module, "embed_scale", None))
+        setattr(model.get_submodule(parent), child, packed)
     else:
         setattr(model.get_submodule(parent), child, PackedLinear(weights, torch.float32, module.bias))
 

@@ -1,4 +1,4 @@
-// The forward pass of decoder layers of Llama's kind over the few nodes of a draft tree.
+// The forward pass of decoder layers of Llama's kind, or Gemma's, over the few nodes of a draft tree.
 //
 // At this size, launching kernels takes as long as their work: here a layer is two parallel regions with attention in
 // between. States are float32, inputs of products have the weights' type.
@@ -12,18 +12,28 @@
 #include "rows.h"
 
 struct Layer {
-  const void *input_norm, *query_norm, *key_norm, *middle_norm;  // weights of norms; null where there is none
+  // Weights of norms, null where there is none; attended, widened: of what attention and the MLP add to the states.
+  const float *input_norm, *query_norm, *key_norm, *middle_norm, *attended_norm, *widened_norm;
   const void* input;  // [rows, query.in]: read by the projections instead of the normed states; or null
   Matrix query, key, value, output, gate, up, down;
   void* stored;  // keys and values, [2, batch, kv_heads, capacity, dim]
-  int64_t capacity;
+  int64_t capacity, near;  // near: whether it sees a window of the text
+};
+
+// What layers attend to: the prefix from key `first` on, [batch] keys, and tree keys as the mask says.
+struct View {
+  const float *cosines, *sines;  // [positions, dim / 2]
+  const uint8_t* mask;           // [1 or batch, nodes, tree_keys]
+  const int64_t* prefix;
+  int64_t first, tree_keys, mask_stride;
 };
 
 struct Forward {
   const Layer* layers;
-  const void *given, *final_norm;  // states [rows, hidden], or null for an embedding's; the last norm's weight, or null
+  const void* given;        // states [rows, hidden], or null for an embedding's
+  const float* final_norm;  // the last norm's weight, or null
   const int64_t* tokens;           // [rows]: outputs of `embedding`, whose weights are the states
-  const float *cosines, *sines;    // [positions, dim / 2]
+  const float *cosines, *sines;    // as of a View
   const int64_t *offsets, *prefix, *kept;  // positions after the prefix, [1 or batch, nodes]; [batch]; the rows whose
                                            // logits are made, or null for all
   const int64_t* names;                    // [vocabulary.out]: the tokens of the logits, or null for 0, 1, ...
@@ -31,10 +41,11 @@ struct Forward {
   void *states, *last, *logits;            // [layers + 1, rows, hidden]; [rows, hidden], the last layer's states before
                                            // the last norm; both or null; [kept, vocabulary]
   int (*attend)(const Call*);
+  View near;                               // of layers that see a window, whose positions are those of the others
   Matrix vocabulary, embedding;
   int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim;
-  int64_t kept_rows, mask_stride, offset_stride, threads;
-  float scale, epsilon;
+  int64_t kept_rows, mask_stride, offset_stride, threads, tanh;  // tanh: GELU by it in place of SiLU
+  float scale, epsilon, softcap, embedding_scale;                // softcap: of attention, 0 for none
 };
 
 namespace {
@@ -45,8 +56,8 @@ template <class T> Numbers<T> numbers(int64_t count) {
 }
 
 // x / sqrt(mean(x^2) + epsilon) * weight; without a weight, x itself.
-template <class T, class Out>
-void normed(const float* x, const T* weight, int64_t count, float epsilon, Out* to) {
+template <class W, class Out>
+void normed(const float* x, const W* weight, int64_t count, float epsilon, Out* to) {
   Vec squares = zero();
   by_lanes(count, [&](int64_t i, Mask mask) {
     squares = fma(read(x + i, mask), read(x + i, mask), squares);
@@ -59,11 +70,12 @@ void normed(const float* x, const T* weight, int64_t count, float epsilon, Out* 
   });
 }
 
-// gate / (1 + e^-gate) * up
-inline Vec gated(Vec gate, Vec up) {
-  const Vec one = all(1), size = absolute(gate) * all(-1.44269504f);
-  const Vec small = exp2(size);  // e^-|gate|; for negative gates the fraction is extended by it
-  const Vec share = select(less(gate, zero()), small, one) / (one + small);
+// gate / (1 + e^-z) * up: z is the gate for SiLU, and for GELU by tanh 2 sqrt(2 / pi) (gate + 0.044715 gate^3).
+inline Vec gated(Vec gate, Vec up, bool tanh) {
+  const Vec z = tanh ? gate * fma(gate * gate, all(0.0713548163f), all(1.59576912f)) : gate;
+  const Vec one = all(1), size = absolute(z) * all(-1.44269504f);
+  const Vec small = exp2(size);  // e^-|z|; for negative z the fraction is extended by it
+  const Vec share = select(less(z, zero()), small, one) / (one + small);
   return gate * share * up;
 }
 
@@ -80,6 +92,7 @@ template <class T> class Run {
     input = numbers<T>(std::max(rows, f.kept_rows) * std::max(widest, f.hidden)), middle = numbers<T>(rows * inner);
     query = numbers<T>(rows * f.heads * f.dim), attended = numbers<T>(rows * f.heads * f.dim);
     lse = numbers<float>(rows * f.heads);
+    if (f.layers->attended_norm) added = numbers<float>(rows * f.hidden);
     const int64_t longest = std::max({widest, f.hidden, inner, f.layers->query.in});
     if (MATRIX && matrix_units()) packed = numbers<char>(Packed::bytes(std::max(rows, f.kept_rows), longest));
   }
@@ -96,6 +109,7 @@ template <class T> class Run {
       if (token < 0 || token >= f.embedding.out) return row;
       if (f.embedding.weight) copied(static_cast<const T*>(f.embedding.weight) + token * f.hidden, f.hidden, to);
       else copy_weights(f.embedding, token, to);
+      for (int64_t i = 0; i < f.hidden; ++i) to[i] *= f.embedding_scale;
     }
     for (int64_t layer = 0; layer < f.depth; ++layer) {
       if (f.states) copied(state.get(), rows * f.hidden, static_cast<T*>(f.states) + layer * rows * f.hidden);
@@ -112,7 +126,8 @@ template <class T> class Run {
   const Forward& f;
   const int64_t rows = f.batch * f.nodes, all_heads = f.heads + 2 * f.kv_heads;
   int64_t inner = 0, widest = 0;
-  Numbers<float> state{nullptr, &std::free}, heads = {nullptr, &std::free}, lse = {nullptr, &std::free};
+  Numbers<float> state{nullptr, &std::free}, heads = {nullptr, &std::free}, lse = {nullptr, &std::free},
+      added = {nullptr, &std::free};
   Numbers<char> packed{nullptr, &std::free};
   Numbers<T> input{nullptr, &std::free}, middle = {nullptr, &std::free}, query = {nullptr, &std::free},
       attended = {nullptr, &std::free};
@@ -124,12 +139,23 @@ template <class T> class Run {
   // Within a parallel region: the complete rows x [count, in], as products with a matrix take them.
   Rows<T> ready(const Matrix& matrix, const T* x, int64_t count) { return {x, count, matrix, packed.get()}; }
 
-  void norm_all(const void* weight) {
+  void norm_all(const float* weight) {
     Threads::each(rows, [&](int64_t row) {
-      normed(state.get() + row * f.hidden, static_cast<const T*>(weight), f.hidden, f.epsilon,
-             input.get() + row * f.hidden);
+      normed(state.get() + row * f.hidden, weight, f.hidden, f.epsilon, input.get() + row * f.hidden);
     });
     Threads::barrier();
+  }
+
+  // Adds a product to the states, normed where it has a norm.
+  void add(const Matrix& matrix, const Rows<T>& x, const float* norm) {
+    if (!norm) return add_product(matrix, x, state.get());
+    product(matrix, x, added.get(), f.hidden);
+    Threads::barrier();
+    Threads::each(rows, [&](int64_t row) {
+      float *own = added.get() + row * f.hidden, *to = state.get() + row * f.hidden;
+      normed(own, norm, f.hidden, f.epsilon, own);
+      by_lanes(f.hidden, [&](int64_t i, Mask mask) { write(to + i, mask, read(to + i, mask) + read(own + i, mask)); });
+    });
   }
 
   // Queries, keys and values of all rows; each head is normed, rotated and written where attention reads it.
@@ -154,10 +180,11 @@ template <class T> class Run {
     float* x = heads.get() + (row * all_heads + head) * f.dim;
     const int64_t b = row / f.nodes, half = f.dim / 2, key_head = head - f.heads, value_head = key_head - f.kv_heads;
     const int64_t position = f.prefix[b] + f.offsets[b * f.offset_stride + row % f.nodes];
-    const void* norm = key_head < 0 ? layer.query_norm : layer.key_norm;
+    const float* norm = key_head < 0 ? layer.query_norm : layer.key_norm;
     if (value_head < 0) {
-      if (norm) normed(x, static_cast<const T*>(norm), f.dim, f.epsilon, x);
-      const float *cosine = f.cosines + position * half, *sine = f.sines + position * half;
+      if (norm) normed(x, norm, f.dim, f.epsilon, x);
+      const float *cosine = (layer.near ? f.near.cosines : f.cosines) + position * half;
+      const float* sine = (layer.near ? f.near.sines : f.sines) + position * half;
       by_lanes(half, [&](int64_t i, Mask mask) {
         const Vec left = read(x + i, mask), right = read(x + half + i, mask);
         const Vec cos = read(cosine + i, mask), sin = read(sine + i, mask);
@@ -174,10 +201,13 @@ template <class T> class Run {
 
   void attend(const Layer& layer) {
     const int64_t size = f.dim, apart = layer.capacity * size;
-    Call call{query.get(), stored(layer, 0, 0, 0), stored(layer, 1, 0, 0), f.mask, f.prefix, attended.get(), lse.get(),
-              f.batch, f.kv_heads, f.heads / f.kv_heads, f.nodes, f.pending + f.nodes, size, size, f.mask_stride,
-              f.threads, {f.nodes * f.heads * size, size, f.heads * size}, {f.kv_heads * apart, apart, size},
-              {f.kv_heads * apart, apart, size}, f.scale};
+    const View far{f.cosines, f.sines, f.mask, f.prefix, 0, f.pending + f.nodes, f.mask_stride};
+    const View& view = layer.near ? f.near : far;
+    const int64_t first = view.first * size;
+    Call call{query.get(), stored(layer, 0, 0, 0) + first, stored(layer, 1, 0, 0) + first, view.mask, view.prefix,
+              attended.get(), lse.get(), f.batch, f.kv_heads, f.heads / f.kv_heads, f.nodes, view.tree_keys, size, size,
+              view.mask_stride, f.threads, {f.nodes * f.heads * size, size, f.heads * size},
+              {f.kv_heads * apart, apart, size}, {f.kv_heads * apart, apart, size}, f.scale, f.softcap};
     f.attend(&call);
   }
 
@@ -189,24 +219,24 @@ template <class T> class Run {
                   attended.get() + ((b * f.heads + head) * f.nodes + row % f.nodes) * f.dim, f.dim * sizeof(T));
     });
     Threads::barrier();
-    add_product(layer.output, ready(layer.output, input.get(), rows), state.get());
+    add(layer.output, ready(layer.output, input.get(), rows), layer.attended_norm);
     Threads::barrier();
     norm_all(layer.middle_norm);
     widen(layer, ready(layer.gate, input.get(), rows));
     Threads::barrier();
-    add_product(layer.down, ready(layer.down, middle.get(), rows), state.get());
+    add(layer.down, ready(layer.down, middle.get(), rows), layer.widened_norm);
   }
 
-  // middle [rows, inner] = gate(x) / (1 + e^-gate(x)) * up(x)
+  // middle [rows, inner] = the activation of gate(x), times up(x)
   void widen(const Layer& layer, const Rows<T>& x) {
     each_output({&layer.gate, &layer.up}, x, [&](int64_t row, int64_t at, Mask mask, const Vec* values) {
-      write(middle.get() + row * layer.gate.out + at, mask, gated(values[0], values[1]));
+      write(middle.get() + row * layer.gate.out + at, mask, gated(values[0], values[1], f.tanh));
     });
   }
 
   // The last norm, and the logits of the wanted rows.
   void speak() {
-    const T* weight = static_cast<const T*>(f.final_norm);
+    const float* weight = f.final_norm;
     const auto norm = [&](int64_t row, T* to) {
       normed(state.get() + row * f.hidden, weight, f.hidden, f.epsilon, to);
     };

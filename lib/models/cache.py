@@ -145,8 +145,8 @@ class TreeLayer(CacheLayerMixin):
 
 
 class TreeCache(Cache):
-    """The cache of a batch of trees: one `TreeLayer` per layer of the model, made at the first `update`, and the states of
-    those that are recurrent, with which it takes chains alone.
+    """The cache of a batch of trees: one `TreeLayer` per layer of the model, made at the first `update`, and the states
+    of those that are recurrent, with which it takes chains alone.
 
     waits: whether `commit` leaves `moves`, (row, origin, goal) of each slot that it has to copy, to the next forward
     pass, which makes them or calls `settle`.

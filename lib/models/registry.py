@@ -8,6 +8,7 @@ from transformers import LlamaConfig
 
 from lib.models import gguf_files
 from lib.models.checks import PairError
+from lib.models.packages import PACKAGED
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
 NO_MODEL = "none"  # the name of the draft model of a target alone
@@ -27,10 +28,10 @@ PRESETS = {
     "llama-68m/vicuna-7b": ("lmsys/vicuna-7b-v1.3", "JackFram/llama-68m"),
     "vicuna-68m/vicuna-7b": ("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m"),
 }
-SMOLLM2 = "smollm2-135m"  # the headline target, a GGUF file in a package of its own
+SMOLLM2, GEMMA3 = PACKAGED  # the headline target, and an optional one
 SHIPPED_DRAFTERS = (f"{SMOLLM2}/nano",)  # in a folder of their target's name, whose tokenizer they share
 PAIRS: dict[str, tuple[str, str | None]] = (
-    {SMOLLM2: (SMOLLM2, None)} | {name: (SMOLLM2, name) for name in SHIPPED_DRAFTERS}
+    {name: (name, None) for name in PACKAGED} | {name: (SMOLLM2, name) for name in SHIPPED_DRAFTERS}
     | {name: tuple(name.split("/")) for name in FAMILY} | PRESETS
 )
 
@@ -155,17 +156,17 @@ def _is_here(text: str) -> bool:
 
 
 def source(text: str) -> Source:
-    """One model: a shipped one, SmolLM2 from its package, a local folder, a GGUF file or a folder with one, a hub id
+    """One model: a shipped one, one of `PACKAGED` from its package, a local folder, a GGUF file or a folder with one, a hub id
     (optionally with "@REVISION"), or a published size with random weights, as "random:llama-3-8b" (optionally with
     "@LAYERS").
 
     PairError for a folder or file that does not exist; hub ids are not looked up.
     """
-    if text == SMOLLM2:
-        file = gguf_files.packaged()
-        if file is None:
-            raise PairError(f"{text} is in the package {gguf_files.PACKAGE}, which is not installed; install it with "
-                            f"`{gguf_files.INSTALL}`")
+    if text in PACKAGED:
+        package = PACKAGED[text]
+        if (file := package.file()) is None:
+            raise PairError(f"{text} is in the package {package.package}, which is not installed; install it with "
+                            f"`{package.install_command}`")
         return Source(str(file), written=text, label=text)
     if (SHIPPED / text).is_dir() and ("/" not in text or text in SHIPPED_DRAFTERS):
         return Source(str(SHIPPED / text), written=text, label=text.rpartition("/")[2])

@@ -5,12 +5,12 @@ from functools import cache
 import pytest
 
 from lib.forward.load import load_pair
-from lib.models import gguf_files
+from lib.models import packages
 from lib.models.load import Pair
 from lib.models.registry import SMOLLM2
 
 needs_real_model = pytest.mark.skipif(
-    gguf_files.packaged() is None, reason=f"needs {SMOLLM2}: {gguf_files.INSTALL}")
+    packages.SMOLLM2.file() is None, reason=f"needs {SMOLLM2}: {packages.SMOLLM2.install_command}")
 
 
 @cache

@@ -4,13 +4,13 @@ They are counted in text that the target wrote (see `own_text`), without a forwa
 answer is its favourite, that of a sampled one often is, and twice the text is worth more.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
 import numpy as np
 
 from lib.drafters import ngrams
+from lib.drafters.counting import Places, tables_of
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.ngrams import NgramTables
 from lib.forward.load import load_pair
@@ -18,23 +18,6 @@ from lib.training import own_text
 
 ENTRIES = (16384, 65536, 65536, 32768)  # for contexts of 1 to 4 tokens, at most 1.25 MiB
 HELD_OUT_SHARE = 0.05  # of the rows of text
-
-
-@dataclass(frozen=True)
-class Places:
-    """Places in the text of a target, at which a context ends and the target wrote the next token.
-
-    tokens: int64[N], all texts one after another. last: int64[P], the index of each context's last token, far enough
-    into its text for the longest context. said: int64[P], the next tokens.
-    """
-
-    tokens: np.ndarray
-    last: np.ndarray
-    said: np.ndarray
-
-    def keys(self, n: int, vocabulary: int) -> np.ndarray:
-        """The last n tokens at each place as one number, int64[P] (see `NgramTables`)."""
-        return sum(self.tokens[self.last - k] * vocabulary**k for k in range(n))
 
 
 def make(target_name: str, folder: Path) -> NgramTables:
@@ -61,30 +44,6 @@ def written(tokens: np.ndarray, writers: np.ndarray, by: Sequence[int]) -> Place
     said = np.flatnonzero(np.isin(writers, by))
     said = said[said >= len(ENTRIES)]
     return Places(tokens, said - 1, tokens[said])
-
-
-def tables_of(places: Places, entries: Sequence[int], vocabulary: int) -> NgramTables:
-    """Tables with at most `entries` entries for each length of context, the shortest first.
-
-    An entry's gain is the number of places after its context that it predicts correctly, minus that of the shorter
-    entries; the entries of largest gain are kept, if it is at least two.
-    """
-    tables = NgramTables((), vocabulary)
-    chosen: list[dict[int, int]] = []
-    for n, most in enumerate(entries, start=1):
-        contexts, at = np.unique(places.keys(n, vocabulary), return_inverse=True)
-        pairs, counts = np.unique(at * vocabulary + places.said, return_counts=True)
-        of, token = pairs // vocabulary, pairs % vocabulary
-        order = np.lexsort((token, -counts, of))  # each context's most frequent token first, the lowest of equals
-        of, token, counts = of[order], token[order], counts[order]
-        first = np.flatnonzero(np.diff(of, prepend=-1))
-        shorter = np.array([tables.favourite([key % vocabulary**k for k in range(1, n)]) for key in contexts.tolist()])
-        gain = counts[first] - np.bincount(of, counts * (token == shorter[of]), len(contexts)).astype(int)
-        best = np.argsort(-gain, kind="stable")[:most]
-        best = best[gain[best] >= 2]
-        chosen.append(dict(zip(contexts[best].tolist(), token[first[best]].tolist())))
-        tables = NgramTables(tuple(chosen), vocabulary)
-    return tables
 
 
 def agreement(tables: NgramTables, places: Places) -> float:

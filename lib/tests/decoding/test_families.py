@@ -16,9 +16,11 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
+from lib.kernels import build
 from lib.models.checks import PairError, check_verifies
 from lib.models.recurrent import read_in_steps
 from lib.tests.small_models import VOCABULARY, prompts
+from lib.trees.shapes import parse
 
 WINDOW, WRITTEN = 6, 24
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
@@ -129,3 +131,24 @@ def test_a_model_that_computes_otherwise_is_refused_by_name():
         check_verifies("folder", hosting(small(CONFIGS[name])))
     with pytest.raises(PairError, match="folder .nemotron. cannot verify a draft"):
         check_verifies("folder", hosting(small(NemotronConfig(**SIZES))))
+
+
+@pytest.mark.skipif(bool(build.unavailable()), reason="no kernels here")
+@pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral"])
+def test_the_kernels_compute_windows_caps_and_norms_as_the_layers_do(name):
+    """Texts shorter and longer than the window, ragged rows, blocks of text, pending nodes, two commits."""
+    model, texts = hosting(small(CONFIGS[name], torch.float32)), prompts(4, (3, 17, 600))
+    runs, tree = [forward_pass(model, kind) for kind in ("native", "layers")], parse("kary:2@6")
+    depth, mask = torch.tensor(tree.depth), torch.tensor(tree.mask)
+    tokens = torch.randint(1, VOCABULARY, (2, 3, tree.size), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        read = [prefill(run, texts) for run in runs]
+        torch.testing.assert_close(read[0].logits, read[1].logits, rtol=1e-3, atol=1e-4)
+        for block in tokens:
+            ours, theirs = (run(block, depth, mask, each.cache).logits for run, each in zip(runs, read))
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+            leaf = torch.cat([mask[-1:], torch.ones(1, 1, dtype=torch.bool)], 1)
+            ours, theirs = (run(block[:, :1], depth[-1:] + 1, leaf, each.cache).logits for run, each in zip(runs, read))
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+            for each in read:
+                each.cache.commit([[0, 1], [0, 2, 5], [0]])

@@ -9,7 +9,7 @@ from lib.drafters import make
 from lib.forward import load_pair, stored
 from lib.forward.passes import copied_bytes, forward_pass
 from lib.forward.quantize import PackedEmbedding, PackedLinear
-from lib.models.gguf_files import packaged
+from lib.models.packages import SMOLLM2
 from lib.tests import tiny_gguf
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 from lib.tests.real_model import needs_real_model
@@ -72,6 +72,6 @@ def test_greedy_text_with_a_tree_is_that_of_the_dequantised_model(tmp_path, kind
 @needs_real_model
 def test_the_real_file_is_held_once_and_decodes(monkeypatch):
     monkeypatch.undo()
-    model = load_pair(str(packaged()), quantize="stored").target
+    model = load_pair(str(SMOLLM2.file()), quantize="stored").target
     held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
-    assert sum(held.values()) < 1.01 * packaged().stat().st_size and copied_bytes(forward_pass(model).model) == 0
+    assert sum(held.values()) < 1.01 * SMOLLM2.file().stat().st_size and copied_bytes(forward_pass(model).model) == 0

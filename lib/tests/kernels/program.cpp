@@ -11,6 +11,7 @@
 //     -fno-sanitize-recover=undefined -o program $sources && ./program
 #include <cstdio>
 #include <cstdlib>
+#include <list>
 
 #include "plain.h"
 
@@ -138,6 +139,7 @@ template <class T> void check_attention() {
 // The arguments of a forward pass, and the memory of its results.
 template <class T> struct Arguments {
   vector<Layer> layers;
+  std::list<vector<float>> norms;
   vector<T> states, logits;
   Forward forward{};
 
@@ -145,22 +147,30 @@ template <class T> struct Arguments {
       : states((model.depth + 1) * block.rows() * model.hidden), logits(block.rows() * model.vocabulary) {
     for (int64_t layer = 0; layer < model.depth; ++layer) {
       const auto& own = model.layers[layer];
-      const auto norm = [](const vector<T>& weight) { return weight.empty() ? nullptr : weight.data(); };
-      layers.push_back({norm(own.input_norm), norm(own.query_norm), norm(own.key_norm), norm(own.middle_norm), nullptr,
+      layers.push_back({factors(own.input_norm), factors(own.query_norm), factors(own.key_norm),
+                        factors(own.middle_norm), nullptr, nullptr, nullptr,
                         own.query.matrix(), own.key.matrix(), own.value.matrix(), own.output.matrix(),
                         own.gate.matrix(), own.up.matrix(), own.down.matrix(), cache.layers[layer].data(),
                         cache.capacity});
     }
     Forward& f = forward;
     f.embedding.weight = model.embedding.data(), f.embedding.out = model.vocabulary;
-    f.layers = layers.data(), f.final_norm = model.final_norm.data();
+    f.layers = layers.data(), f.final_norm = factors(model.final_norm);
     f.tokens = block.tokens.data(), f.cosines = model.cosines.data(), f.sines = model.sines.data();
     f.offsets = block.offsets.data(), f.prefix = block.prefix.data(), f.mask = block.mask.data();
     f.states = states.data(), f.logits = logits.data(), f.attend = Kernels<T>::onepass;
     f.vocabulary = model.last.matrix(), f.depth = model.depth, f.batch = block.batch(), f.nodes = block.nodes;
     f.pending = block.pending, f.hidden = model.hidden, f.heads = model.heads, f.kv_heads = model.kv_heads;
     f.dim = model.dim, f.kept_rows = block.rows(), f.threads = threads;
-    f.scale = 1 / std::sqrt(float(model.dim)), f.epsilon = model.epsilon;
+    f.scale = 1 / std::sqrt(float(model.dim)), f.epsilon = model.epsilon, f.embedding_scale = 1;
+  }
+
+  // A norm's weights as the layers take them; null where there is none.
+  const float* factors(const vector<T>& weight) {
+    if (weight.empty()) return nullptr;
+    norms.emplace_back();
+    for (const T& number : weight) norms.back().push_back(number_at(&number));
+    return norms.back().data();
   }
 };
 

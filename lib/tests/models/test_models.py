@@ -153,7 +153,7 @@ def test_other_architectures_decode_as_themselves(tmp_path, tokenizer, config):
 
 
 def test_names_stand_for_sources():
-    assert {name for name, (_, drafter) in models.PAIRS.items() if drafter is None} == {"smollm2-135m"}
+    assert {name for name, (_, drafter) in models.PAIRS.items() if drafter is None} == {"gemma3-270m", "smollm2-135m"}
     assert [str(s) for s in models.sources("qwen3")] == list(models.PRESETS["qwen3"])
     pinned, plain = models.sources("me/big@v1.2|me/small")
     assert (pinned.where, pinned.revision, pinned.short, str(pinned)) == ("me/big", "v1.2", "big@v1.2", "me/big@v1.2")
@@ -216,14 +216,13 @@ def test_added_tokens_may_have_other_names_but_need_embeddings(tmp_path, folders
 
 
 @pytest.mark.parametrize("config, says", [
-    (MistralConfig(vocab_size=310, sliding_window=16, **SMALL), "sliding window of 16"),
-    (LlamaConfig(vocab_size=310, **SMALL, layer_types=["full_attention", "linear_attention"]), "linear_attention"),
+    (LlamaConfig(vocab_size=310, **SMALL, layer_types=["full_attention", "indexed_attention"]), "indexed_attention"),
     (T5Config(vocab_size=310, d_model=8, num_layers=1, num_heads=1), "encoder-decoder"),
-], ids=["sliding", "linear", "encoder-decoder"])
+], ids=["indexed", "encoder-decoder"])
 def test_attention_that_cannot_host_a_tree(tmp_path, folders, config, says):
     config.save_pretrained(tmp_path / "odd")
     said = message(f"{tmp_path / 'odd'}|{folders['none']}")
-    assert says in said and f"({config.model_type})" in said and "choose a model with full attention" in said
+    assert says in said and f"({config.model_type})" in said and "choose another model" in said
 
 
 def test_unknown_types_and_code_of_its_own(tmp_path, folders):

@@ -1,0 +1,87 @@
+"""Acceptance of the drafters that need no model, for several targets on the same plain texts: which conclusions hold on
+all of them? The table "targets" holds estimates alone, and nothing that a target wrote.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from lib.attention.registration import takes_chains
+from lib.decoding import loop
+from lib.decoding.checks import checkable
+from lib.drafters.counting import of_answers
+from lib.drafters.drafter import Drafter
+from lib.drafters.lookup import LookupDrafter
+from lib.drafters.ngrams import NgramDrafter
+from lib.drafters.registry import make
+from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.forward.load import load_pair
+from lib.lab import stats
+from lib.lab.chapter import Store
+from lib.models.prompts import FAMILY, PromptSet
+from lib.models.prompts import load as load_prompts
+from lib.replay import acceptance, recording, simulated
+from lib.replay.simulated import Recorded
+from lib.trees import shapes
+
+SHAPES = ("chain", "kary:2")
+ENTRIES = (16384, 65536, 65536, 32768)  # of n-grams, for contexts of 1 to 4 tokens
+DEEPEST, ROWS = 16, 8  # levels of the longest chain; rows of a batch of live decoding
+
+
+def measure(store: Store, *, targets: Sequence[str], choose_prompts: int, judge_prompts: int, new_tokens: int,
+            budgets: Sequence[int], dtype: str, device: str, seed: int) -> None:
+    """Writes the table "targets": target, drafter, family, budget, quantity ("length" accepted per round, or "rate" per
+    draft token), value, low, high, n_prompts, n_rounds.
+
+    choose_prompts, judge_prompts: of each kind; n-grams are counted in answers to the first. Rounds within loops do not
+    count. A target that is there is not measured again.
+    """
+    table = store.open("targets")
+    for name in targets:
+        if name in {target for target, *_ in table.keys()}:
+            continue
+        pair, rng = load_pair(name, dtype=dtype, device=device), np.random.default_rng(seed)
+        limit = pair.window - new_tokens - DEEPEST - 1 if pair.window else None
+        texts = load_prompts(FAMILY, pair.tokenizer, limit=limit, first=choose_prompts + judge_prompts)
+        rows = pd.concat(rows_of(pair, *texts.split(choose_prompts, judge_prompts), budgets, new_tokens))
+        before, by = rows[rows["stretch"] == "before"], ["target", "drafter", "family", "budget"]
+        table.extend(pd.concat([
+            stats.summarise(before, by, "accepted", bottom, rng).assign(quantity=quantity)
+            for quantity, bottom in (("length", "rounds"), ("rate", "drafted"))]))
+        print(f"{name}: {len(set(before['prompt']))} prompts count")
+
+
+def rows_of(pair, choosing: PromptSet, judged: PromptSet, budgets: Sequence[int],
+            new_tokens: int) -> Iterator[pd.DataFrame]:
+    """By prompt, drafter and tree the rounds, and their drafted and accepted tokens."""
+    answers = loop.continuations(pair.target, choosing.ids, max_new_tokens=new_tokens,
+                                 eos_token_id=pair.eos_token_ids)
+    tables = of_answers([ids.numpy() for ids in choosing.ids], answers, ENTRIES, pair.vocabulary)
+    trace = recording.record(
+        pair.target, {}, judged.ids, names=judged.names, kinds=judged.kinds, max_new_tokens=new_tokens - 1,
+        beyond=DEEPEST + 1, eos_token_id=pair.eos_token_ids,
+        about={"protocol": acceptance.CONTINUATION, "target": pair.target_name,
+               "chains": takes_chains(pair.target.config)})
+    replayed = {"lookup": LookupDrafter(), "sam": SuffixAutomatonDrafter(), "ngrams": NgramDrafter(tables)}
+    trees = {(family, budget): shapes.at_budget(family, budget) for family in checkable(pair.target, SHAPES)
+             for budget in budgets if family != "chain" or budget <= DEEPEST}
+    for (family, budget), tree in trees.items():
+        about = dict(target=pair.target_name, family=family, budget=budget)
+        for name, drafter in replayed.items():
+            walk = simulated.rounds(Recorded(trace, judged.ids), drafter, tree)
+            yield acceptance.tally_walk(trace, walk).assign(drafter=name, **about)
+        yield _live(pair, make("recycling", pair), tree, judged, trace, new_tokens).assign(drafter="recycling", **about)
+
+
+def _live(pair, drafter: Drafter, tree, judged: PromptSet, trace, new_tokens: int) -> pd.DataFrame:
+    """The sums of a drafter that remembers what it drafted, decoded batch by batch."""
+    columns: list[tuple[int, int, int, int]] = []
+    for first, (tokens, mask) in zip(range(0, len(judged.ids), ROWS), loop.in_batches(judged.ids, ROWS)):
+        done = loop.generate(pair.target, drafter, tokens, attention_mask=mask, shape=tree, max_new_tokens=new_tokens,
+                             eos_token_id=pair.eos_token_ids)
+        columns += [(first + one.row, one.position - 1, one.accepted, one.drafted) for one in done.rounds]
+    rows, starts, accepted, drafted = (np.array(column, dtype=np.int64) for column in zip(*columns))
+    return acceptance.tally(trace.prompts, trace.kinds, rows, starts >= trace.loops[rows], accepted=accepted,
+                            drafted=drafted)
