@@ -102,6 +102,9 @@ DRAFTERS: dict[str, Kind] = {
     "dspark": Kind(
         "lib.drafters.marginals:DSparkDrafter", "a block head, with a bias from each node's parent token",
         Traits(BY_RANKS, grows=True, one_pass=True, option="trust", head="dspark")),
+    "mtp": Kind(
+        "lib.drafters.mtp:MtpDrafter", "the target's own multi-token-prediction module",
+        Traits(specs=("mtp",), advised=True)),
     "random": Kind(
         "lib.drafters.controls:RandomDrafter", "uniform random tokens", Traits(specs=("random",), control=True)),
     "oracle": Kind(

@@ -27,7 +27,8 @@ from lib.trees import shapes
 
 SHAPES = ("chain", "kary:2")
 ENTRIES = (16384, 65536, 65536, 32768)  # of n-grams, for contexts of 1 to 4 tokens
-DEEPEST, ROWS = 16, 8  # levels of the longest chain; rows of a batch of live decoding
+DEEPEST = 16  # levels of the longest chain
+LIVE, ROWS = 8, 8  # nodes of the largest tree that is decoded live, and rows of a batch
 
 
 def measure(store: Store, *, targets: Sequence[str], choose_prompts: int, judge_prompts: int, new_tokens: int,
@@ -72,7 +73,9 @@ def rows_of(pair, choosing: PromptSet, judged: PromptSet, budgets: Sequence[int]
         for name, drafter in replayed.items():
             walk = simulated.rounds(Recorded(trace, judged.ids), drafter, tree)
             yield acceptance.tally_walk(trace, walk).assign(drafter=name, **about)
-        yield _live(pair, make("recycling", pair), tree, judged, trace, new_tokens).assign(drafter="recycling", **about)
+        if budget <= LIVE:
+            rows = _live(pair, make("recycling", pair), tree, judged, trace, new_tokens)
+            yield rows.assign(drafter="recycling", **about)
 
 
 def _live(pair, drafter: Drafter, tree, judged: PromptSet, trace, new_tokens: int) -> pd.DataFrame:
