@@ -122,8 +122,8 @@ class MtpDrafter(Drafter):
         device = self.states[row].device
         tokens = torch.tensor([self.texts[row][-fresh:]], device=device)
         places = torch.arange(len(self.texts[row]) - fresh, len(self.texts[row]), device=device)[None]
-        _, logits, _ = self.model(input_ids=tokens, last_hidden_states=self.states[row][:, -fresh:], position_ids=places,
-                                  attention_mask=None, mtp_cache=cache)
+        _, logits, _ = self.model(input_ids=tokens, last_hidden_states=self.states[row][:, -fresh:],
+                                  position_ids=places, attention_mask=None, mtp_cache=cache)
         self.fresh[row] = 0
         return list(logits[0])
 

@@ -72,8 +72,8 @@ def _place(stored: Stored, path: Path, in_layer: dict[str, str]) -> str:
     layer, _, role = rest.partition(".")
     if first == "blk" and role.rpartition(".")[0] in in_layer:
         return f"model.layers.{layer}.{in_layer[role.rpartition('.')[0]]}"
-    raise PairError(f"{path} holds tensor {stored.name!r}, which is no part of a model of Llama's or Gemma's kind; take "
-                    "quantize 'none' or 'int8'")
+    raise PairError(f"{path} holds tensor {stored.name!r}, which is no part of a model of Llama's or Gemma's kind; "
+                    "take quantize 'none' or 'int8'")
 
 
 def _replace(model, name: str, weights: panels.Panels | Tensor) -> None:

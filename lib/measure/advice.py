@@ -26,6 +26,7 @@ from lib.forward.load import dtypes_of, load_pair, load_pairs
 from lib.lab import processor, provenance, stats, tables
 from lib.lab.chapter import Store
 from lib.measure import sources
+from lib.measure.schedule import schedule
 from lib.models.prompts import load as load_prompts
 from lib.trees.tree import Tree
 
@@ -40,7 +41,8 @@ ANY = 0  # in place of a budget: trees of every size
 def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequence[int], drafters: Sequence[str],
             further_heads: Sequence[str], seconds: float, choose_prompts: int, judge_prompts: int, new_tokens: int,
             most_nodes: int, most_depth: int, larger_pairs: Sequence[str], larger_dtype: str, elsewhere: Sequence[str],
-            cell_seconds: float, dtype: str, formats: Sequence[str], device: str, seed: int) -> None:
+            cell_seconds: float, lengths: Sequence[int], texts_folder: str, dtype: str, formats: Sequence[str],
+            device: str, seed: int) -> None:
     """Writes recommendation.json and the tables of notebook 06, which says what its parameters mean.
 
     The procedure has a limit of time and is not resumed within, but what an earlier call of the same settings
@@ -61,6 +63,9 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequen
     choosing, judging = texts.split(choose_prompts, judge_prompts)
     print(f"{', '.join(pair.name for pair in loaded)}: {len(choosing.ids)} prompts choose, {len(judging.ids)} judge")
 
+    store.once("schedule", lambda: schedule(
+        first, lengths=lengths, batches=batches, new_tokens=new_tokens, seconds=cell_seconds, seed=seed,
+        folder=texts_folder))  # before the recommendation, which takes the models from memory
     competing = drafters and [*drafters, *(name for name in further_heads if name in made_for(first.target_name))]
     evidence, in_formats = number_formats.recommend(
         loaded, choosing, judging, formats=formats, drafters=competing, batches=batches, new_tokens=new_tokens,

@@ -28,6 +28,7 @@ from lib.measure.served import EXAMPLE, kinds_of
 from lib.models import checks, gguf_files, load
 from lib.models import prompts as prompt_files
 from lib.models.registry import sources
+from lib.models.workloads import of_folder
 from lib.replay import log_lines
 from lib.replay.acceptance import FREQUENT
 from lib.trees import shapes
@@ -273,6 +274,8 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
     "06_advice": {
         **MODELS, "drafters": possible_drafters, "larger_pairs": larger_pairs, "larger_dtype": dtype,
         "elsewhere": lambda name, values: of_runs(values[name], sources(values["pairs"][0])[0].short),
+        "lengths": bounded(lambda value: type(value) is int and value > 0, "numbers of tokens, from 1 on"),
+        "texts_folder": lambda name, values: values[name] and of_folder(Path(values[name]).expanduser()),
         "most_nodes": nodes, "formats": lambda name, values: check_formats(values[name])},
     "07_speed": {**MODELS, "drafters": drafter, "policy": drafter, "chain": tree, "more_shapes": tree,
                  "most_nodes": nodes, "batches": plain_batch_first, "sampled_temperatures": above_zero,

@@ -29,6 +29,9 @@ from torch import Tensor
 from lib.lab import json_text
 from lib.models import dialogue
 
+TEXTS = {".txt", ".md", ".rst", ".py", ".json", ".csv", ".html", ".c", ".cpp", ".h", ".java", ".js", ".ts", ".go",
+         ".rs", ".sh", ".yaml", ".toml", ".tex", ".log"}  # of a folder's files those that are read
+MOST_CHARACTERS = 4000  # of a file that is a prompt, about 1,000 tokens
 FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name in ("family.jsonl", "chat.jsonl"))
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
 FORMS = {"turns": ("question_id", "category"), "messages": (), "source": ("question_id", "category"), "prompt": ()}
@@ -92,8 +95,8 @@ def split_rows(kinds: Sequence[str], choose: int, judge: int) -> tuple[list[int]
 
 
 def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | None = None) -> PromptSet:
-    """The prompts of a file, in its order: a path, "chat" or "family" for the shipped files, or "" for "chat" where the
-    tokenizer has a chat template and "family" elsewhere.
+    """The prompts of a file, or of a folder's text files, in their order: a path, "chat" or "family" for the shipped
+    files, or "" for "chat" where the tokenizer has a chat template and "family" elsewhere.
 
     Prompts go through the tokenizer's chat template if it has one, with the system prompt that the template may insert;
     the family's are plain text. The text of a control token in a prompt is tokenised as text.
@@ -141,8 +144,30 @@ def place(path: str | Path, chat: bool) -> Path:
     return shipped.get(str(path)) or Path(path).expanduser()
 
 
+def texts_in(folder: Path) -> list[tuple[Path, str]]:
+    """The text files of a folder, also in folders inside, in the order of their names. ValueError where there is none
+    that is UTF-8.
+    """
+    texts = []
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in TEXTS and path.is_file():
+            try:
+                texts.append((path, path.read_text(encoding="utf-8")))
+            except UnicodeDecodeError:
+                continue
+    texts = [(path, text) for path, text in texts if text.strip()]
+    if not texts:
+        raise ValueError(f"{folder} holds no text in UTF-8; give a folder of files that end in "
+                         f"{', '.join(sorted(TEXTS))}")
+    return texts
+
+
 def rows(path: Path) -> list[PromptRow]:
-    """The rows of a file; blank lines are skipped."""
+    """The rows of a file; blank lines are skipped. Of a folder a row for each text file: its first MOST_CHARACTERS."""
+    if path.is_dir():
+        return [_parse(json.dumps(dict(question_id=str(file.relative_to(path)), category=file.suffix[1:].lower(),
+                                       turns=[text[:MOST_CHARACTERS]])).encode(), str(file), number)
+                for number, (file, text) in enumerate(texts_in(path), 1)]
     if not path.is_file():
         raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines with question_id, category "
                                 "and turns")

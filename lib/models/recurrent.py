@@ -1,4 +1,4 @@
-"""Targets with recurrent or convolutional layers (gated delta nets, Mamba, short convolutions), which take chains alone.
+"""Targets with recurrent or convolutional layers (gated delta nets, Mamba, short convolutions) take chains alone.
 
 Such a layer holds one state per text, which a rejected token cannot leave. Within a check these layers therefore read
 token after token, as in plain decoding, and the cache keeps the state after each: a commit takes that of the last

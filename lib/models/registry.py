@@ -156,9 +156,9 @@ def _is_here(text: str) -> bool:
 
 
 def source(text: str) -> Source:
-    """One model: a shipped one, one of `PACKAGED` from its package, a local folder, a GGUF file or a folder with one, a hub id
-    (optionally with "@REVISION"), or a published size with random weights, as "random:llama-3-8b" (optionally with
-    "@LAYERS").
+    """One model: a shipped one, one of `PACKAGED` from its package, a local folder, a GGUF file or a folder with one, a
+    hub id (optionally with "@REVISION"), or a published size with random weights, as "random:llama-3-8b" (optionally
+    with "@LAYERS").
 
     PairError for a folder or file that does not exist; hub ids are not looked up.
     """

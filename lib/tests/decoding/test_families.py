@@ -4,9 +4,21 @@ chunks, sinks, capped logits, experts, and layers with a state.
 
 import pytest
 import torch
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GptOssConfig, GraniteMoeHybridConfig,
-                          Lfm2Config, Llama4TextConfig, Mamba2Config, MistralConfig, NemotronConfig, Phi3Config,
-                          Qwen3_5TextConfig, Qwen3NextConfig)
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GraniteMoeHybridConfig,
+    Lfm2Config,
+    Llama4TextConfig,
+    Mamba2Config,
+    MistralConfig,
+    NemotronConfig,
+    Phi3Config,
+    Qwen3_5TextConfig,
+    Qwen3NextConfig,
+)
 
 from lib.attention import can_host_tree, hosting_trees, register
 from lib.attention.registration import takes_chains

@@ -109,7 +109,7 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, says):
 def test_a_file_that_is_missing_or_holds_nothing(tmp_path):
     with pytest.raises(FileNotFoundError, match="no prompts at .*nowhere.jsonl"):
         prompts.load(tmp_path / "nowhere.jsonl", Letters())
-    with pytest.raises(FileNotFoundError, match="give a file"):
+    with pytest.raises(ValueError, match="holds no text in UTF-8; give a folder of files"):
         prompts.load(tmp_path, Letters())
     with pytest.raises(ValueError, match="holds no prompt"):
         prompts.load(written(tmp_path / "empty.jsonl", b"\n"), Letters())

@@ -1,0 +1,79 @@
+"""Which drafter and tree, by batch size and length of the text? The table "schedule" of notebook 6.
+
+Prompts of each length are made of real text (`models.workloads`), the target's greedy answers are recorded, and the
+drafters that read the text draft again. Rounds are calibrated after texts of that length. A drafter with a model is
+left out: its answer at one length is the recommendation, and its cost at others was not timed.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.attention.registration import takes_chains
+from lib.cost.calibration import calibrate
+from lib.cost.round_cost import RULER, CostTable
+from lib.decoding.checks import checkable
+from lib.drafters.controls import RandomDrafter
+from lib.drafters.heads.store import NGRAMS
+from lib.drafters.registry import heads_for, make
+from lib.lab import stats
+from lib.models import workloads
+from lib.replay import acceptance, recording, simulated
+from lib.replay.simulated import Recorded
+from lib.trees import shapes
+
+SHAPES = ("chain:1", "chain:2", "chain:4", "chain:7", "independent:2@8", "kary:2@14")
+READERS = ("lookup", "sam")
+MOST_TOKENS = 8192  # of all texts of a batch: more are not timed
+CHAIN, TREE = "chain", "tree"
+
+
+def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens: int, seconds: float, seed: int,
+             folder: str = "") -> pd.DataFrame:
+    """Rows of the table: for each batch, length and kind of draft (CHAIN or TREE) the fastest drafter and shape, its
+    predicted speed over plain decoding with an interval from resampled prompts, and a plain round's milliseconds.
+
+    folder: of the user's texts; empty for the shipped ones. seconds: for the costs of a batch and length. Lengths that
+    leave no room in the target's window, or need more than MOST_TOKENS in a batch, are left out.
+    """
+    texts = workloads.of_folder(Path(folder)) if folder else None
+    rng, order, frames = np.random.default_rng(seed), torch.Generator().manual_seed(seed), []
+    readers = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
+    names = checkable(pair.target, SHAPES)
+    deepest = max(shapes.parse(name).max_depth for name in names)
+    room = pair.window - new_tokens - deepest - 2 if pair.window else np.inf
+    ruler = RandomDrafter(pair.target.config.get_text_config().vocab_size, order)
+    for length in (length for length in lengths if length < 0.9 * room):
+        prompts = workloads.of_length(pair.tokenizer, length, texts=texts)
+        trace = recording.record(
+            pair.target, {}, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,
+            beyond=deepest + 1, eos_token_id=pair.eos_token_ids, rows=4,
+            about={"protocol": acceptance.CONTINUATION, "target": pair.target_name,
+                   "chains": takes_chains(pair.target.config)})
+        walks = [(reader, name, acceptance.tally_walk(trace, simulated.rounds(
+            Recorded(trace, prompts.ids), make(reader, pair), shapes.parse(name)))) for reader in readers
+            for name in names]
+        for batch in (batch for batch in batches if batch * length <= MOST_TOKENS):
+            rows = calibrate(pair, prompts.ids, batches=[batch], prefix=length, shapes=names, seconds=seconds,
+                             generator=order, drafter=ruler, repeats=3).assign(drafter=RULER)
+            price = CostTable(rows).at(pair.target_name, RULER, batch=batch)
+            tried = pd.DataFrame([_row(reader, name, tally, price, rng) for reader, name, tally in walks])
+            best = tried.loc[tried.groupby("kind")["speedup"].idxmax()]
+            frames.append(best.assign(target=pair.target_name, batch=batch, length=length,
+                                      plain_ms=1000 * price.plain))
+            print(f"batch {batch}, {length} tokens: a plain round takes {1000 * price.plain:.1f} ms")
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+def _row(reader: str, name: str, tally: pd.DataFrame, price, rng: np.random.Generator) -> dict[str, object]:
+    """A drafter with a shape: tokens per round over what a round takes in plain ones, over rounds before a loop."""
+    tree, before = shapes.parse(name), tally[tally["stretch"] == "before"]
+    sums = (before if len(before) else tally).groupby("prompt")[["accepted", "rounds"]].sum()
+    check = float(price.check(tree.budget) / price.plain)
+    speed = stats.ratio(sums["accepted"] + sums["rounds"], sums["rounds"] * check, rng)
+    return dict(kind=CHAIN if tree.max_depth == tree.budget else TREE, drafter=reader, shape=name, check=check,
+                accepted=sums["accepted"].sum() / sums["rounds"].sum(), speedup=speed.value, low=speed.low,
+                high=speed.high, n_prompts=len(sums))
