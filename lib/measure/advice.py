@@ -63,9 +63,11 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequen
     choosing, judging = texts.split(choose_prompts, judge_prompts)
     print(f"{', '.join(pair.name for pair in loaded)}: {len(choosing.ids)} prompts choose, {len(judging.ids)} judge")
 
-    store.once("schedule", lambda: schedule(
-        first, lengths=lengths, batches=batches, new_tokens=new_tokens, seconds=cell_seconds, seed=seed,
-        folder=texts_folder))  # before the recommendation, which takes the models from memory
+    if not store.open("schedule").keys():  # before the recommendation, which takes the models from memory
+        planned = schedule(first, lengths=lengths, batches=batches, new_tokens=new_tokens, seconds=cell_seconds,
+                           seed=seed, folder=texts_folder)
+        for name, rows in zip(("explained", "schedule"), reversed(planned)):
+            store.write(name, rows)
     competing = drafters and [*drafters, *(name for name in further_heads if name in made_for(first.target_name))]
     evidence, in_formats = number_formats.recommend(
         loaded, choosing, judging, formats=formats, drafters=competing, batches=batches, new_tokens=new_tokens,

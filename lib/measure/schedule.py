@@ -1,4 +1,5 @@
-"""Which drafter and tree, by batch size and length of the text? The table "schedule" of notebook 6.
+"""Which drafter and tree, by batch size and length of the text, and does the length explain what is accepted? The
+tables "schedule" and "explained" of notebook 6.
 
 Prompts of each length are made of real text (`models.workloads`), the target's greedy answers are recorded, and the
 drafters that read the text draft again. Rounds are calibrated after texts of that length. A drafter with a model is
@@ -31,16 +32,21 @@ MOST_TOKENS = 8192  # of all texts of a batch: more are not timed
 CHAIN, TREE = "chain", "tree"
 
 
+PARTS = 4  # of an answer, by position
+EXPLAINED = "chain:4"  # the shape whose rounds are explained
+
+
 def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens: int, seconds: float, seed: int,
-             folder: str = "") -> pd.DataFrame:
-    """Rows of the table: for each batch, length and kind of draft (CHAIN or TREE) the fastest drafter and shape, its
-    predicted speed over plain decoding with an interval from resampled prompts, and a plain round's milliseconds.
+             folder: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of both tables; of "schedule" for each batch, length and kind of draft (CHAIN or TREE) the fastest
+    drafter and shape, its predicted speed over plain decoding with an interval from resampled prompts, and a plain
+    round's milliseconds.
 
     folder: of the user's texts; empty for the shipped ones. seconds: for the costs of a batch and length. Lengths that
     leave no room in the target's window, or need more than MOST_TOKENS in a batch, are left out.
     """
     texts = workloads.of_folder(Path(folder)) if folder else None
-    rng, order, frames = np.random.default_rng(seed), torch.Generator().manual_seed(seed), []
+    rng, order, frames, rounds = np.random.default_rng(seed), torch.Generator().manual_seed(seed), [], []
     readers = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
     names = checkable(pair.target, SHAPES)
     deepest = max(shapes.parse(name).max_depth for name in names)
@@ -53,9 +59,10 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
             beyond=deepest + 1, eos_token_id=pair.eos_token_ids, rows=4,
             about={"protocol": acceptance.CONTINUATION, "target": pair.target_name,
                    "chains": takes_chains(pair.target.config)})
+        recorded = Recorded(trace, prompts.ids)
         walks = [(reader, name, acceptance.tally_walk(trace, simulated.rounds(
-            Recorded(trace, prompts.ids), make(reader, pair), shapes.parse(name)))) for reader in readers
-            for name in names]
+            recorded, make(reader, pair), shapes.parse(name)))) for reader in readers for name in names]
+        rounds.append(_rounds(recorded, make(readers[-1], pair)).assign(length=length))
         for batch in (batch for batch in batches if batch * length <= MOST_TOKENS):
             rows = calibrate(pair, prompts.ids, batches=[batch], prefix=length, shapes=names, seconds=seconds,
                              generator=order, drafter=ruler, repeats=3).assign(drafter=RULER)
@@ -65,7 +72,45 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
             frames.append(best.assign(target=pair.target_name, batch=batch, length=length,
                                       plain_ms=1000 * price.plain))
             print(f"batch {batch}, {length} tokens: a plain round takes {1000 * price.plain:.1f} ms")
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    if not frames:
+        return pd.DataFrame(), pd.DataFrame()
+    factors = explained(pd.concat(rounds, ignore_index=True), rng)
+    return (pd.concat(frames, ignore_index=True),
+            factors.assign(target=pair.target_name, drafter=readers[-1], shape=EXPLAINED))
+
+
+def _rounds(recorded: Recorded, drafter) -> pd.DataFrame:
+    """Each round before a loop of a drafter with EXPLAINED: prompt, kind, accepted, and the part of the answer."""
+    trace, walk = recorded.trace, simulated.rounds(recorded, drafter, shapes.parse(EXPLAINED))
+    rows, starts = np.asarray(walk.rows), np.asarray(walk.starts)
+    part = np.minimum(PARTS - 1, PARTS * starts // np.maximum(1, trace.lengths[rows]))
+    frame = pd.DataFrame(dict(prompt=np.array(trace.prompts)[rows], kind=np.array(trace.kinds)[rows],
+                              accepted=walk.accepted, position=part))
+    return frame[starts < trace.loops[rows]]
+
+
+def explained(rounds: pd.DataFrame, rng: np.random.Generator, draws: int = 200) -> pd.DataFrame:
+    """Of the variance of the accepted tokens of rounds the share that the means by kind, length and position explain,
+    each alone, adjusted for the number of means; intervals from resampled prompts. Negative is no more than chance.
+    """
+    by_prompt = [part for _, part in rounds.groupby("prompt", sort=False)]
+    drawn = [rounds] + [pd.concat([by_prompt[at] for at in rng.integers(len(by_prompt), size=len(by_prompt))])
+                        for _ in range(draws)]
+    rows = []
+    for factor in ("kind", "length", "position"):
+        shares = np.array([_share(sample, factor) for sample in drawn])
+        low, high = np.nanquantile(shares[1:], [0.025, 0.975])
+        rows.append(dict(factor=factor, share=shares[0], low=low, high=high, n_prompts=len(by_prompt),
+                         n_rounds=len(rounds)))
+    return pd.DataFrame(rows)
+
+
+def _share(rounds: pd.DataFrame, factor: str) -> float:
+    """1 - (n - 1) / (n - k) times the variance within the k groups over the whole variance."""
+    values, groups = rounds["accepted"], rounds.groupby(factor)["accepted"]
+    inside, whole = ((values - groups.transform("mean")) ** 2).sum(), ((values - values.mean()) ** 2).sum()
+    spare = len(rounds) - groups.ngroups
+    return 1 - (len(rounds) - 1) / spare * inside / whole if spare > 0 and whole > 0 else np.nan
 
 
 def _row(reader: str, name: str, tally: pd.DataFrame, price, rng: np.random.Generator) -> dict[str, object]:

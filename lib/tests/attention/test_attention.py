@@ -336,14 +336,14 @@ def test_what_lies_before_a_window_or_in_another_chunk_changes_nothing():
     tree, generator = parse("kary:2@6"), torch.Generator().manual_seed(0)
     query, key = (torch.randn(1, heads, count, 8, generator=generator) for heads, count in ((4, 7), (2, 27)))
     deepest = int(tree.depth.max())
-    for given, unseen in ((dict(window=5), 20 + 1 - 5), (dict(chunk=8), 16)):
+    for span, unseen in ((dict(window=5), 20 + 1 - 5), (dict(chunk=8), 16)):
         key[:, :, :unseen] = 0
-        plain = tree_attention(query, key, key, tree.mask, 20, **given)
+        plain = tree_attention(query, key, key, tree.mask, 20, **span)
         key[:, :, :unseen] = 9
-        assert torch.equal(plain, tree_attention(query, key, key, tree.mask, 20, **given))
+        assert torch.equal(plain, tree_attention(query, key, key, tree.mask, 20, **span))
         key[:, :, unseen] += 1
-        moved = (tree_attention(query, key, key, tree.mask, 20, **given) != plain)[0].any(-1).any(0)
-        assert moved[0] and not (moved[tree.depth == deepest].any() and "window" in given)
+        moved = (tree_attention(query, key, key, tree.mask, 20, **span) != plain)[0].any(-1).any(0)
+        assert moved[0] and not (moved[tree.depth == deepest].any() and "window" in span)
 
 
 def test_a_row_with_a_prefix_may_have_a_node_that_sees_no_tree_key_beside_a_row_without():
@@ -371,7 +371,8 @@ def test_a_tree_without_a_prefix_length_lies_behind_all_other_keys():
 def test_an_attention_that_does_more_is_refused_when_it_calls():
     query, key, mask = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 3, 4), torch.ones(1, 1, dtype=torch.bool)
     with pytest.raises(ValueError, match="position_bias"):
-        attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, prefix_length=2, position_bias=mask)
+        attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, prefix_length=2,
+                          position_bias=mask)
 
 
 def test_registration_may_be_repeated_and_loads_by_name():

@@ -1,19 +1,33 @@
 """The schedule by batch size and length of the text."""
 
+import numpy as np
+import pandas as pd
 import torch
 
 from lib.forward.load import load_pair
-from lib.measure.schedule import CHAIN, TREE, schedule
+from lib.measure.schedule import CHAIN, TREE, explained, schedule
 from lib.trees import shapes
 
 
 def test_each_cell_has_its_fastest_chain_and_tree():
     torch.set_num_threads(1)
-    rows = schedule(load_pair("small/tiny", dtype="float32"), lengths=[24, 48, 10**6], batches=[1, 400], new_tokens=8,
-                    seconds=0.1, seed=0)
+    rows, factors = schedule(load_pair("small/tiny", dtype="float32"), lengths=[24, 48, 10**6], batches=[1, 400],
+                             new_tokens=8, seconds=0.1, seed=0)
     assert set(rows["length"]) == {24, 48} and set(rows["batch"]) == {1}, "others are too long, or too large"
     assert rows.groupby("length")["kind"].apply(set).tolist() == [{CHAIN, TREE}] * 2
+    assert factors["factor"].tolist() == ["kind", "length", "position"] and factors["n_prompts"].eq(16).all()
     for one in rows.itertuples():
         tree = shapes.parse(one.shape)
         assert (tree.max_depth == tree.budget) == (one.kind == CHAIN) and one.n_prompts == 8
         assert abs(one.speedup - (1 + one.accepted) / one.check) < 1e-9 and one.low <= one.speedup <= one.high
+
+
+def test_a_factor_that_decides_explains_all_and_one_that_does_not_nothing():
+    rng = np.random.default_rng(0)
+    rounds = pd.DataFrame(dict(kind=np.repeat(["a", "b"], 400), length=np.tile([128, 512], 400),
+                               position=rng.integers(0, 4, 800), prompt=np.arange(800) // 10))
+    rounds["accepted"] = np.where(rounds["kind"] == "a", 1.0, 3.0)
+    shares = explained(rounds, rng, draws=50).set_index("factor")
+    assert shares.loc["kind", "share"] == 1 and shares.loc[["length", "position"], "share"].abs().max() < 0.01
+    rounds["accepted"] += rng.normal(size=800)  # as much variance again
+    assert abs(explained(rounds, rng, draws=2).set_index("factor").loc["kind", "share"] - 0.5) < 0.06

@@ -14,7 +14,7 @@ import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
 from transformers import (AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, LlamaConfig, LlamaForCausalLM,
-                          MistralConfig, PreTrainedTokenizerFast, Qwen3Config, T5Config)
+                          PreTrainedTokenizerFast, Qwen3Config, T5Config)
 
 from lib import decoding, models, replay
 from lib.drafters.language_model import LanguageModelDrafter
