@@ -31,9 +31,10 @@ from lib.cost.recommendation import PLAIN, RECOMMENDED, Recommendation, with_sch
 from lib.cost.round_cost import FREE, RULER, CostTable, RoundCost
 from lib.cost.ways import Deadline
 from lib.decoding import loop
-from lib.drafters.controls import RandomDrafter
+from lib.drafters.controls import ExcerptDrafter
 from lib.drafters.registry import make
 from lib.lab import processor, provenance, stats
+from lib.lab.timing import LEAST_REPEATS
 from lib.models.prompts import PromptSet
 from lib.replay import simulated
 from lib.replay.trace import loops
@@ -41,6 +42,7 @@ from lib.trees.growth.registry import shape_or_growth
 
 PREFIX = 64  # committed tokens at which costs of drafting are taken; those of checks are taken at the text's own
 ALONE, ALONE_TOKENS = 4.0, 24  # seconds in which the drafting of an automatic budget is timed, and tokens of a prompt
+BOUNDS, SHORT = (1, 2, 4, 8), 2.0  # lengths of chains that bound the gain, and seconds in which their checks are timed
 LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
 
 
@@ -86,6 +88,8 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
         """Reports a line of progress, with the seconds since the beginning."""
         report(f"{clock() - begin:4.0f} s: {line}")
 
+    if told := bound(task, choosing):
+        say(told)
     replaying, pricing = whole.share(SHARES["replay"]), whole.share(SHARES["price"])
     say(f"drafters: {', '.join(entrant.name for entrant in task.entrants)}")
     known = record(task, choosing, judging, replaying)
@@ -119,6 +123,26 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
     return Evidence(advised, tried, prices, listed.assign(**facts),
                     pd.concat(timed, ignore_index=True).drop(columns="prefill").assign(**facts), costs,
                     pd.DataFrame(errors).assign(**facts), known.judging)
+
+
+def bound(task: Task, choosing) -> str:
+    """A sentence with the most that speculation can gain at each batch size, by checks that are timed for a few seconds
+    before anything long: as if every draft token of a chain were accepted. A warning names batch sizes without any.
+    """
+    told, names, vocabulary = [], [f"chain:{length}" for length in BOUNDS], task.pair.vocabulary
+    for batch in task.batches:
+        order, draws = (torch.Generator().manual_seed(task.seed) for _ in range(2))
+        rows = calibrate(task.pair, choosing.ids, batches=[batch], prefix=PREFIX, shapes=names, seconds=SHORT,
+                         repeats=LEAST_REPEATS, generator=order, generate=task.generate, clock=task.clock,
+                         drafter=ExcerptDrafter(choosing.ids, vocabulary, draws))
+        price = CostTable(rows).at(task.pair.target_name, task.pair.drafter_name, batch=batch)
+        length = max(BOUNDS, key=lambda nodes: (1 + nodes) * price.plain / price.check(nodes))
+        most = (1 + length) * price.plain / price.check(length)
+        told.append(f"at most {most:.1f} times at batch {batch} (a check of {length} tokens takes "
+                    f"{price.check(length) / price.plain:.2f} plain rounds)")
+        if most <= 1:
+            task.warnings.append(f"at batch {batch} speculation cannot pay here, even if all drafts were accepted")
+    return f"chains can gain {'; '.join(told)}, if all that they draft were accepted"
 
 
 def record(task: Task, choosing, judging, deadline: Deadline) -> Record:
@@ -191,7 +215,7 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
                          ).assign(drafter=name)
 
     for batch in task.batches:
-        ruler = RandomDrafter(vocabulary, torch.Generator().manual_seed(task.seed))
+        ruler = ExcerptDrafter(choosing.ids, vocabulary, torch.Generator().manual_seed(task.seed))
         rows = calibrated(task.pair, ruler, RULER, (), prefix, 2 * seconds)
         if falling(rows):
             rows = calibrated(task.pair, ruler, RULER, (), prefix, 2 * seconds)

@@ -1,4 +1,4 @@
-"""Two controls: a drafter of random tokens, and one that knows the target's continuation."""
+"""Controls: drafters of random tokens, of excerpts of text, and one that knows the target's continuation."""
 
 from typing import Sequence
 
@@ -44,6 +44,28 @@ class RandomDrafter(Drafter):
             drawn = torch.randint(self.vocabulary, (count,), generator=self.generator)
             if len(set(drawn.tolist())) == count:
                 return drawn
+
+
+class ExcerptDrafter(RandomDrafter):
+    """Excerpts of texts from random places, with which costs are timed: a mixture of experts sends random tokens to
+    more of its experts than text. First children go on with their excerpt; the others begin one, and siblings differ.
+    """
+
+    def __init__(self, texts: Sequence[Tensor], vocabulary: int, generator: torch.Generator):
+        super().__init__(vocabulary, generator)
+        self.text = torch.cat([text.cpu() for text in texts])
+
+    def _random(self, shape: Tree, root: int) -> Tensor:
+        starts = torch.randint(len(self.text), (static(shape).size,), generator=self.generator).tolist()
+        tokens = torch.full((shape.size,), root)
+        for node in range(shape.size):
+            children = list(shape.children(node))
+            for child in children[:1]:
+                starts[child] = (starts[node] + 1) % len(self.text)
+            tokens[children] = self.text[[starts[child] for child in children]]
+            if len(set(tokens[children].tolist())) < len(children):
+                tokens[children] = self._distinct(len(children))
+        return tokens
 
 
 class OracleDrafter(RandomDrafter):

@@ -12,7 +12,7 @@ import torch
 
 from lib import cost
 from lib.cost import formats as number_formats
-from lib.cost import recommendation, roofline
+from lib.cost import experts, recommendation, roofline
 from lib.cost.candidates import Candidate, Limits
 from lib.cost.judging import measured
 from lib.cost.recommendation import ONE, PLAIN, Recommendation
@@ -35,6 +35,7 @@ HERE = "this machine"
 REPLAY, LEVIATHAN, BLOG = "replay and measured costs", "Leviathan et al.", "source blog's table"
 NEARLY_FREE = 1.1  # times a plain round
 MOST = 64  # nodes of a tree that is compared with a chain, and of a check that is nearly free
+CHECKED = (0, 1, 4, 8)  # draft tokens of checks whose experts are counted
 ANY = 0  # in place of a budget: trees of every size
 
 
@@ -63,7 +64,11 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequen
     choosing, judging = texts.split(choose_prompts, judge_prompts)
     print(f"{', '.join(pair.name for pair in loaded)}: {len(choosing.ids)} prompts choose, {len(judging.ids)} judge")
 
-    if not store.open("schedule").keys():  # before the recommendation, which takes the models from memory
+    if experts.routers(first.target):
+        long = [ids for ids in choosing.ids if len(ids) > 2 * max(CHECKED) + 1][:8]
+        store.once("experts", lambda: experts.per_check(first.target, long, CHECKED, seed).assign(
+            target=first.target_name))
+    if lengths and not store.open("schedule").keys():  # before the recommendation, which takes the models from memory
         planned = schedule(first, lengths=lengths, batches=batches, new_tokens=new_tokens, seconds=cell_seconds,
                            seed=seed, folder=texts_folder)
         for name, rows in zip(("explained", "schedule"), reversed(planned)):

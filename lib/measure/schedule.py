@@ -17,7 +17,7 @@ from lib.attention.registration import takes_chains
 from lib.cost.calibration import calibrate
 from lib.cost.round_cost import RULER, CostTable
 from lib.decoding.checks import checkable
-from lib.drafters.controls import RandomDrafter
+from lib.drafters.controls import ExcerptDrafter
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.registry import heads_for, make
 from lib.lab import stats
@@ -51,7 +51,6 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     names = checkable(pair.target, SHAPES)
     deepest = max(shapes.parse(name).max_depth for name in names)
     room = pair.window - new_tokens - deepest - 2 if pair.window else np.inf
-    ruler = RandomDrafter(pair.target.config.get_text_config().vocab_size, order)
     for length in (length for length in lengths if length < 0.9 * room):
         prompts = workloads.of_length(pair.tokenizer, length, texts=texts)
         trace = recording.record(
@@ -60,6 +59,7 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
             about={"protocol": acceptance.CONTINUATION, "target": pair.target_name,
                    "chains": takes_chains(pair.target.config)})
         recorded = Recorded(trace, prompts.ids)
+        ruler = ExcerptDrafter(prompts.ids, pair.vocabulary, order)
         walks = [(reader, name, acceptance.tally_walk(trace, simulated.rounds(
             recorded, make(reader, pair), shapes.parse(name)))) for reader in readers for name in names]
         rounds.append(_rounds(recorded, make(readers[-1], pair)).assign(length=length))

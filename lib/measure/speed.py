@@ -24,7 +24,7 @@ from lib.cost.ways import ASSISTED, GENERATE, LOOKUP, Continued, Run, groups, on
 from lib.decoding import loop
 from lib.decoding.checks import checkable
 from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays
-from lib.drafters.controls import RandomDrafter
+from lib.drafters.controls import ExcerptDrafter
 from lib.drafters.drafter import ROOT_ALONE
 from lib.drafters.heads.store import made_for
 from lib.drafters.registry import head_of, make, needs_draft_model
@@ -83,7 +83,7 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
     store = replace(store, mark=hashlib.sha256(f"{store.mark} {chosen}".encode()).hexdigest()[: len(store.mark)])
 
     order = torch.Generator().manual_seed(seed)
-    ruler = RandomDrafter(pair.target.config.get_text_config().vocab_size, torch.Generator().manual_seed(seed))
+    ruler = ExcerptDrafter(choosing.ids, pair.vocabulary, torch.Generator().manual_seed(seed))
     costs = cost.CostTable(store.once("speed_costs", lambda: pd.concat([
         cost.calibrate(pair, choosing.ids, batches=batches, prefix=cost.usual_prefix(choosing.ids, new_tokens),
                        seconds=calibration_seconds, generator=order, drafter=drafter,

@@ -328,7 +328,7 @@ def test_a_calibration_in_which_more_nodes_take_less_time_is_repeated_and_report
 
     monkeypatch.setattr(recommending, "calibrate", counted)
     made = ask([pair_of(None, "none")], drafters=["lookup"], node=-0.02, limits=Limits(8, 3)).recommendation
-    assert len(calls) == 2 and any("took less time" in sentence for sentence in made.warnings)
+    assert calls.count([]) == 2 and any("took less time" in sentence for sentence in made.warnings)
     assert "took less time" in made.text()
 
 

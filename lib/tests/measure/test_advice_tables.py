@@ -56,7 +56,8 @@ def test_all_tables_are_written_and_what_was_recommended_before_stays(found, tmp
     settings = dict(
         pairs=["t"], prompts="", batches=[1, 2], drafters=["lookup"], further_heads=["eagle"], seconds=1.0,
         choose_prompts=1, judge_prompts=1, new_tokens=16, most_nodes=4, most_depth=3, larger_pairs=[], elsewhere=[],
-        larger_dtype="auto", cell_seconds=0.1, dtype="auto", formats=[], device="cpu", seed=0)
+        larger_dtype="auto", cell_seconds=0.1, lengths=[], texts_folder="", dtype="auto", formats=[], device="cpu",
+        seed=0)
     advice.measure(Store(tmp_path, "mark"), **settings)
     written = {name for name in tables.schemas() if tables.exists(tmp_path, name)}
     assert written == {"costs", "source_grid", *(f"advice_{name}" for name in (

@@ -1,0 +1,68 @@
+"""Experts that a check touches: a mixture of experts reads the weights of each expert that any of its tokens takes."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import prefill
+
+INDICES = {"top_k_index", "router_indices"}  # as classes call this argument
+TEXT, RANDOM = "text", "random tokens"
+
+
+def routers(model: nn.Module) -> list[nn.Module]:
+    """The modules that compute experts for tokens; in transformers the second argument of their forward passes has the
+    experts of each token.
+    """
+    return [module for module in model.modules() if INDICES & {*signature(type(module).forward).parameters}]
+
+
+@contextmanager
+def counted(model: nn.Module) -> Iterator[list[int]]:
+    """A list to which each layer of experts adds how many different ones a forward pass takes."""
+    counts: list[int] = []
+    hooks = [module.register_forward_pre_hook(
+        lambda _, given, named: counts.append(_indices(given, named).unique().numel()), with_kwargs=True)
+        for module in routers(model)]
+    try:
+        yield counts
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _indices(given: tuple, named: dict) -> Tensor:
+    return given[1] if len(given) > 1 else next(named[name] for name in INDICES if name in named)
+
+
+@torch.inference_mode()
+def per_check(target, texts: Sequence[Tensor], nodes: Sequence[int], seed: int = 0) -> pd.DataFrame:
+    """For checks of a chain of so many draft tokens the mean number of different experts per layer, of text and of
+    random tokens, after half of each text; no rows for a model without experts.
+
+    texts: int64[T] with more than twice as many tokens as the longest chain.
+    """
+    if not routers(target):
+        return pd.DataFrame()
+    generator, rows = torch.Generator().manual_seed(seed), []
+    vocabulary = target.config.get_text_config().vocab_size
+    run = forward_pass(target, "layers")
+    for name, count in ((name, count) for count in nodes for name in (TEXT, RANDOM)):
+        found: list[int] = []
+        for text in texts:
+            half = len(text) // 2
+            cache, block = prefill(run, [text[:half]]).cache, text[half : half + count + 1].clone()
+            if name == RANDOM:
+                block[1:] = torch.randint(vocabulary, (len(block) - 1,), generator=generator)
+            with counted(target) as counts:
+                run(block[None], torch.arange(len(block)), torch.ones(len(block), len(block), dtype=torch.bool).tril(),
+                    cache)
+            found += counts
+        rows.append(dict(tokens=name, nodes=count, experts=sum(found) / len(found), layers=len(found) // len(texts),
+                         n_prompts=len(texts)))
+    return pd.DataFrame(rows)
