@@ -19,6 +19,7 @@ from lib.drafters.drafter import ROOT_ALONE, Drafter, LeadingChain, NoDrafter, r
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
 from lib.lab.timing import clocked
+from lib.models.recurrent import read_in_steps
 from lib.trees.growth.registry import shape_or_growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, GeneratorDraws
@@ -61,7 +62,9 @@ def generate(
     shape = shape_or_growth(shape)
     check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
     check_shape(target, shape)
-    drafter = LeadingChain(drafter) if takes_chains(target.config) else drafter
+    if takes_chains(target.config):
+        read_in_steps(target)
+        drafter = LeadingChain(drafter)
     drafter = within_limits(target, drafter, shape, prompts, max_new_tokens)
     drafter.ask_probs(RULES[rule].compares)
     calls = drafter.calls

@@ -65,10 +65,11 @@ def _writes_states(kind: type) -> bool:
 
 def read_in_steps(model: nn.Module) -> None:
     """Makes the mixers of a model read token after token behind a `TreeCache` that is not empty; other caches are
-    served as before.
+    served as before. A second call changes nothing.
     """
     for mixer in mixers(model):
-        mixer.forward = _in_steps(mixer, mixer.forward)
+        if not getattr(mixer.forward, "in_steps", False):
+            mixer.forward = _in_steps(mixer, mixer.forward)
 
 
 def _in_steps(mixer: nn.Module, forward):
@@ -88,4 +89,5 @@ def _in_steps(mixer: nn.Module, forward):
             states.keep()
         return torch.cat(outputs, dim=1)
 
+    step_by_step.in_steps = True
     return step_by_step
