@@ -18,6 +18,7 @@ from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
+DEEPEST = 64  # levels, where no bound is given
 FORGOTTEN = 0.3  # with fewer remembered tried tokens the estimate is the prior's
 State = Any  # of a row; a policy's own, immutable
 
@@ -164,6 +165,36 @@ class Complexity(Policy):
         return best_length(max(0.0, 1 - math.sqrt(self.scale * entropy)), self.cost, self.most)
 
 
+@dataclass(frozen=True)
+class Bounded(Policy):
+    """Another policy's choice, from `least` to `most` levels."""
+
+    policy: Policy
+    least: int = 0
+    most: int = DEEPEST
+
+    def __post_init__(self):
+        if not 0 <= self.least <= self.most:
+            raise ValueError(f"least is {self.least} and most {self.most}; give 0 or more, and no less for the second")
+
+    @property
+    def reads_entropy(self) -> bool:
+        """As the policy."""
+        return self.policy.reads_entropy
+
+    def begin(self) -> State:
+        """As the policy."""
+        return self.policy.begin()
+
+    def after(self, state: State, outcome: Outcome) -> State:
+        """As the policy."""
+        return self.policy.after(state, outcome)
+
+    def depths(self, states: Sequence[State], reach: Sequence[int] | None = None) -> list[int]:
+        """The policy's numbers, within the bounds."""
+        return [min(self.most, max(self.least, depth)) for depth in self.policy.depths(states, reach)]
+
+
 def best_length(acceptance: float, cost: float, most: int) -> int:
     """The chain's length, 1 to `most`, of the largest expected speedup (Leviathan et al. 2023, theorem 3.8).
 
@@ -197,11 +228,15 @@ class AdaptiveDrafter(Wrapper):
         self.drafter, self.policy = drafter, policy
 
     @classmethod
-    def of(cls, pair, *, policy: str = "schedule", vocabulary: int | Tensor | None = None) -> "AdaptiveDrafter":
-        """The pair's draft model under a policy of `POLICIES`."""
+    def of(cls, pair, *, policy: str = "schedule", vocabulary: int | Tensor | None = None, least: int | None = None,
+           most: int | None = None) -> "AdaptiveDrafter":
+        """The pair's draft model under a policy of `POLICIES`; least, most: bounds of its levels."""
         if policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")
-        return cls(LanguageModelDrafter.of(pair, vocabulary=vocabulary), POLICIES[policy]())
+        chosen = POLICIES[policy]()
+        if least is not None or most is not None:
+            chosen = Bounded(chosen, least or 0, DEEPEST if most is None else most)
+        return cls(LanguageModelDrafter.of(pair, vocabulary=vocabulary), chosen)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Starts the inner drafter on the prompts int64[T], and the policy without a history."""

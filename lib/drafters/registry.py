@@ -4,6 +4,7 @@ A new kind is a subclass of `Drafter` in a file of its own, and one row here: st
 the readers of logs take it from its row.
 """
 
+import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -102,6 +103,9 @@ DRAFTERS: dict[str, Kind] = {
     "dspark": Kind(
         "lib.drafters.marginals:DSparkDrafter", "a block head, with a bias from each node's parent token",
         Traits(BY_RANKS, grows=True, one_pass=True, option="trust", head="dspark")),
+    "choosing": Kind(
+        "lib.drafters.choosing:ChoosingDrafter", "whichever of several drafters is fastest, or suits the text's length",
+        Traits(option="by")),
     "mtp": Kind(
         "lib.drafters.mtp:MtpDrafter", "the target's own multi-token-prediction module",
         Traits(specs=("mtp",), advised=True)),
@@ -169,9 +173,10 @@ def needs_draft_model(spec: str) -> bool:
 def parse(spec: str) -> tuple[str, dict[str, object]]:
     """A kind's name, and the options after its colons: the value of the main one alone, others with their names.
 
-    "early_exit:3:vocabulary=8192" gives ("early_exit", {"layers": 3, "vocabulary": 8192}).
+    "early_exit:3:vocabulary=8192" gives ("early_exit", {"layers": 3, "vocabulary": 8192}). A comma may stand for the
+    colon before a name.
     """
-    name, *parts = spec.split(":")
+    name, *parts = re.split(r":|,(?=\w+=)", spec)
     if name not in DRAFTERS:
         raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
     return name, dict(_option(spec, name, part) for part in parts)

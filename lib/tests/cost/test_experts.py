@@ -10,8 +10,8 @@ from lib.tests.small_models import llama, prompts
 from lib.trees.shapes import parse
 from lib.verify.draft import GeneratorDraws
 
-SIZES = dict(vocab_size=24, hidden_size=16, intermediate_size=16, num_hidden_layers=3, num_attention_heads=2, head_dim=8,
-             num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=2, max_position_embeddings=128)
+SIZES = dict(vocab_size=24, hidden_size=16, intermediate_size=16, num_hidden_layers=3, num_attention_heads=2,
+             num_key_value_heads=2, head_dim=8, num_local_experts=8, num_experts_per_tok=2, max_position_embeddings=128)
 
 
 def test_experts_of_a_check_are_counted_by_layer():
