@@ -260,6 +260,17 @@ def engines(name: str, values: Values) -> None:
         load.check_pairs([values["target"], *models])
 
 
+def needs(made: RunPlan) -> list[str]:
+    """What the local models of a plan's notebooks need, a sentence each."""
+    told = []
+    for stage in made.stages:
+        values = stage.parameters
+        if values.get("pairs") and isinstance(values.get("dtype"), str):
+            with chdir(made.layout.notebooks):
+                told += load.needs(values["pairs"], dtypes_of(values["dtype"], device=values.get("device", "cpu")))
+    return list(dict.fromkeys(told))
+
+
 MODELS: Mapping[str, Check] = {"pairs": pairs, "prompts": prompts, "dtype": dtype}  # of every notebook that runs a pair
 CHECKS: Mapping[str, Mapping[str, Check]] = {
     "01_shapes": {"families": family, "shape": family, "max_budget": within_curves},

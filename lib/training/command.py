@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--learning-rate", type=float, help="the highest of a training, instead of the default")
     parser.add_argument("--hours", type=float, help="the most that a training may take, earlier runs of it included; "
                         "its schedule ends with them, after fewer steps where that is needed")
+    parser.add_argument("--temperature", type=float, help="of both distributions, where a head or nano learns the "
+                        "target's (default: 1)")
     parser.add_argument("--device", default="cpu", help="where a model or head is trained (default: %(default)s)")
     parser.add_argument("--target", default=SMOLLM2, help="a shipped model or a folder (default: %(default)s)")
     parser.add_argument("--tokens", type=int, default=2_000_000,
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--kinds", default="medusa", help="kinds of heads, with commas, which learn from the same pass "
                         f"of the target: {', '.join(heads.LOSSES)} (default: %(default)s)")
     given = parser.parse_args(arguments)
-    changed = {name: getattr(given, name) for name in ("steps", "learning_rate", "hours")}
+    changed = {name: getattr(given, name) for name in ("steps", "learning_rate", "hours", "temperature")}
     changed = {name: value for name, value in changed.items() if value is not None}
     for name, value in (changed | {"tokens": given.tokens, "layers": given.layers}).items():
         if not value > 0:

@@ -56,12 +56,14 @@ class Lesson:
 
 
 @torch.no_grad()
-def lesson(target, windows: Windows, known: Tensor | None) -> Lesson:
-    """The target's outputs for windows; known: the tokens int64[K] that heads draft, None for all."""
+def lesson(target, windows: Windows, known: Tensor | None, temperature: float = 1.0) -> Lesson:
+    """The target's outputs for windows; known: the tokens int64[K] that heads draft, None for all. temperature: of its
+    probabilities.
+    """
     read = target.base_model(windows.tokens[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
     output, probs, favourite = target.get_output_embeddings(), [], []
     for states in read[-1]:  # a row at a time: the logits of all tokens are large
-        logits = output(states).float()
+        logits = output(states).float() / temperature
         favourite.append(logits.argmax(-1))
         some = logits if known is None else logits[:, known]
         probs.append((some - logits.logsumexp(-1, keepdim=True)).exp())
@@ -245,13 +247,23 @@ def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.TrainingPl
 
     compiled: whether the softmax over the vocabulary is fused, which halves a step of several depths on a CPU.
     """
-    entropy = torch.compile(cross_entropy, dynamic=True) if compiled else cross_entropy
+    heat = plan.temperature
+    sure = [kind for kind, head in trained.items() if getattr(head, "confidence", None) is not None]
+    if heat != 1 and sure:
+        raise ValueError(f"temperature is {heat}, but {', '.join(sure)} learns its confidence from probabilities at 1; "
+                         "leave it out, or train another kind")
+    fused = torch.compile(cross_entropy, dynamic=True) if compiled else cross_entropy
+
+    def entropy(logits: Tensor, probs: Tensor, learned: Tensor) -> Tensor:
+        """The loss of softened distributions, whose gradients stay as large (Hinton et al. 2015, section 2)."""
+        return fused(logits, probs, learned) if heat == 1 else heat**2 * fused(logits / heat, probs, learned)
+
     known = next(iter(trained.values())).tokens
     device, output = target.device, output_of(target, known)
 
     def learn(windows: Windows, step: int) -> Tensor:
         with loop.autocast(device):
-            said, total = lesson(target, windows, known), torch.zeros((), device=device)
+            said, total = lesson(target, windows, known, heat), torch.zeros((), device=device)
         for kind, head in trained.items():
             with loop.autocast(device):
                 loss = LOSSES[kind](head, target, said, plan.generator(step))

@@ -24,6 +24,7 @@ class TrainingPlan:
     """A training run: steps of rows x length tokens, with a peak learning rate and a seed.
 
     decay: the share of the steps, the last ones, over which the learning rate falls to zero.
+    temperature: of both distributions where one model learns another's.
     hours: the most that it may take; fewer steps are made where these do not fit, and the schedule ends with them.
     """
 
@@ -34,6 +35,7 @@ class TrainingPlan:
     seed: int
     decay: float = 0.3
     hours: float = math.inf
+    temperature: float = 1.0
 
     def generator(self, step: int) -> torch.Generator:
         """The randomness of a step, a function of the seed and the step, so that a run can resume."""

@@ -131,7 +131,7 @@ def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known
 
     known: the tokens int64[K] of every step's loss. compiled: whether the softmax over the vocabulary is fused.
     """
-    device, output = next(model.parameters()).device, target.get_output_embeddings().weight
+    device, output, heat = next(model.parameters()).device, target.get_output_embeddings().weight, plan.temperature
     others = torch.from_numpy(np.setdiff1d(np.arange(len(output)), known.numpy()))
     divergence = torch.compile(loop.divergence, dynamic=True) if compiled else loop.divergence
 
@@ -141,7 +141,8 @@ def train(model: LlamaForCausalLM, target, training: Text, held_out: Text, known
         for part in places.split(ROWS_PER_PASS):
             with loop.autocast(device):
                 states, true = _states(model, training, part)
-                value = divergence(F.linear(states, model.lm_head.weight[columns]), F.linear(true, output[columns]))
+                both = F.linear(states, model.lm_head.weight[columns]), F.linear(true, output[columns])
+                value = heat**2 * divergence(*(logits / heat for logits in both))  # Hinton et al. 2015, section 2
             (value * len(part) / len(places)).backward()
             total += value.detach() * len(part) / len(places)
         return total

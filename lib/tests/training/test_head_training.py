@@ -287,3 +287,13 @@ def test_a_target_that_is_not_there_is_told(tmp_path):
     with pytest.raises(PairError, match="empty is of no type that this version of transformers supports"):
         training.make(str(tmp_path / "empty"), ["medusa"], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_temperature_softens_what_is_learned_and_is_refused_beside_a_confidence(tmp_path):
+    windows, plan = draw(0), loop.TrainingPlan(steps=1, rows=8, length=24, learning_rate=1e-2, seed=0, temperature=2.0)
+    logits = TARGET(windows.tokens[:, :-1]).logits
+    assert torch.allclose(training.lesson(TARGET, windows, KNOWN, 2.0).probs,
+                          (logits / 2).softmax(-1)[..., KNOWN], atol=1e-6)
+    with pytest.raises(ValueError, match="temperature is 2.0, but dspark learns its confidence"):
+        training.train({"dspark": new_head("dspark")}, TARGET, draw, plan, tmp_path, HELD_OUT, compiled=False)
+    training.train({"medusa": new_head("medusa")}, TARGET, draw, plan, tmp_path, HELD_OUT, compiled=False)
