@@ -266,7 +266,7 @@ def needs(made: RunPlan) -> list[str]:
     for stage in made.stages:
         values = stage.parameters
         if values.get("pairs") and isinstance(values.get("dtype"), str):
-            with chdir(made.layout.notebooks):
+            with chdir(made.layout.notebooks), suppress(ValueError, OSError):  # which loading will name
                 told += load.needs(values["pairs"], dtypes_of(values["dtype"], device=values.get("device", "cpu")))
     return list(dict.fromkeys(told))
 

