@@ -63,3 +63,13 @@ def test_it_serves_as_a_backend_and_a_node_may_see_the_prefix_alone():
     ours, lse = tree_attention(*inputs, backend="triton", return_lse=True)
     torch.testing.assert_close(ours, truth)
     torch.testing.assert_close(lse, true_lse)
+
+
+def test_windows_sinks_and_caps_are_those_of_the_reference():
+    torch.manual_seed(0)
+    mask = torch.eye(6, dtype=torch.bool) | (torch.rand(6, 6) < 0.4).tril()
+    query, key, value = torch.randn(2, 4, 6, 16), torch.randn(2, 2, 40, 16), torch.randn(2, 2, 40, 16)
+    given = query, key, value, mask, torch.tensor([30, 11])
+    for more in (dict(softcap=0.7), dict(softcap=20.0, window=5), dict(chunk=8, sinks=torch.linspace(-1, 2, 4))):
+        ours, truth = (tree_attention(*given, backend=name, **more) for name in ("triton", "reference"))
+        torch.testing.assert_close(ours, truth, atol=1e-5, rtol=1e-5)
