@@ -262,7 +262,7 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
     trees |= {f"{family}@{n}": tree for family in families for n in budgets or sorted({*limits.budgets, limits.nodes})
               if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
     return {label: tree for label, tree in trees.items() if tree.budget <= limits.nodes
-            and tree.max_depth <= limits.depth and (not limits.chains or tree.max_depth == tree.budget)}
+            and tree.max_depth <= limits.depth and (not limits.chains or tree.is_path)}
 
 
 def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Candidate]:

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
+from itertools import product
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from lib.attention.backends.mask import causal
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 
@@ -24,7 +26,7 @@ def routers(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def counted(model: nn.Module) -> Iterator[list[int]]:
-    """A list to which each layer of experts adds how many different ones a forward pass takes."""
+    """A list that each layer of experts extends, in each forward pass, by the number of different experts it runs."""
     counts: list[int] = []
     hooks = [module.register_forward_pre_hook(
         lambda _, given, named: counts.append(_indices(given, named).unique().numel()), with_kwargs=True)
@@ -52,17 +54,16 @@ def per_check(target, texts: Sequence[Tensor], nodes: Sequence[int], seed: int =
     generator, rows = torch.Generator().manual_seed(seed), []
     vocabulary = target.config.get_text_config().vocab_size
     run = forward_pass(target, "layers")
-    for name, count in ((name, count) for count in nodes for name in (TEXT, RANDOM)):
-        found: list[int] = []
-        for text in texts:
-            half = len(text) // 2
-            cache, block = prefill(run, [text[:half]]).cache, text[half : half + count + 1].clone()
+    for text in texts:
+        half = len(text) // 2
+        cache = prefill(run, [text[:half]]).cache
+        for count, name in product(nodes, (TEXT, RANDOM)):
+            block = text[half : half + count + 1].clone()
             if name == RANDOM:
                 block[1:] = torch.randint(vocabulary, (len(block) - 1,), generator=generator)
             with counted(target) as counts:
-                run(block[None], torch.arange(len(block)), torch.ones(len(block), len(block), dtype=torch.bool).tril(),
-                    cache)
-            found += counts
-        rows.append(dict(tokens=name, nodes=count, experts=sum(found) / len(found), layers=len(found) // len(texts),
-                         n_prompts=len(texts)))
-    return pd.DataFrame(rows)
+                run(block[None], torch.arange(len(block)), causal(len(block), 0), cache)
+            cache.forget()
+            rows.append(dict(tokens=name, nodes=count, experts=sum(counts) / len(counts), layers=len(counts)))
+    return pd.DataFrame(rows).groupby(["tokens", "nodes"], sort=False, as_index=False).mean().astype(
+        {"layers": int}).assign(n_prompts=len(texts))

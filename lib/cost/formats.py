@@ -32,7 +32,7 @@ from lib.cost.recommending import Evidence, in_time
 from lib.cost.round_cost import Curve
 from lib.cost.ways import Deadline
 from lib.decoding import loop
-from lib.drafters.controls import RandomDrafter
+from lib.drafters.controls import ExcerptDrafter
 from lib.forward.load import load_again
 from lib.forward.passes import release
 from lib.forward.quantize import INT8, STORED
@@ -225,7 +225,7 @@ def spread(prompts, most: int):
 def screen(comparison: Comparison, pair, end: float) -> Curve:
     """Median seconds of a round for each of ROWS, after the prompt of median length; each is timed at least once."""
     task, prompts = comparison.task, sorted(comparison.choosing.ids, key=len)
-    drafter = RandomDrafter(pair.target.config.get_text_config().vocab_size, task.order)
+    drafter = ExcerptDrafter(prompts, pair.target.config.get_text_config().vocab_size, task.order)
     seconds: dict[int, list[float]] = {rows: [] for rows in ROWS}
     for _ in range(REPEATS):
         start = task.clock()

@@ -88,8 +88,7 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
         """Reports a line of progress, with the seconds since the beginning."""
         report(f"{clock() - begin:4.0f} s: {line}")
 
-    if told := bound(task, choosing):
-        say(told)
+    say(bound(task, choosing))
     replaying, pricing = whole.share(SHARES["replay"]), whole.share(SHARES["price"])
     say(f"drafters: {', '.join(entrant.name for entrant in task.entrants)}")
     known = record(task, choosing, judging, replaying)
@@ -127,7 +126,7 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
 
 def bound(task: Task, choosing) -> str:
     """A sentence with the most that speculation can gain at each batch size, by checks that are timed for a few seconds
-    before anything long: as if every draft token of a chain were accepted. A warning names batch sizes without any.
+    before anything long: as if every draft token of a chain were accepted. A warning names batch sizes without a gain.
     """
     told, names, vocabulary = [], [f"chain:{length}" for length in BOUNDS], task.pair.vocabulary
     for batch in task.batches:

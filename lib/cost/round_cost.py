@@ -16,7 +16,7 @@ from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 
 PLAIN = "chain:0"  # the shape of plain decoding, which drafts nothing
-RULER = "random tokens"  # the drafter whose rounds tell what checking costs
+RULER = "random tokens"  # what tables call the drafter whose rounds tell what checking costs: excerpts of text
 LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
 
 

@@ -60,7 +60,7 @@ def token_set(eos_token_id: int | Iterable[int] | Tensor | None) -> frozenset[in
 
 def check_shape(target, shape: Tree | Growth) -> None:
     """ValueError for a tree where the target takes chains."""
-    if takes_chains(target.config) and not (isinstance(shape, Tree) and shape.max_depth == shape.budget):
+    if takes_chains(target.config) and not (isinstance(shape, Tree) and shape.is_path):
         raise ValueError(f"shape is a tree of {shape.budget} nodes, but this target takes chains: "
                          f"{target.config.model_type} has layers with a state of one text; give a chain, such as "
                          "'chain:4'")

@@ -17,7 +17,7 @@ AGAIN = 24  # rounds after which a drafter that was not chosen is tried again
 
 
 class ChoosingDrafter(Drafter):
-    """Drafts all rows of a round by one of several drafters; the others take the kept tokens as new text.
+    """Drafts each round with one of several drafters; the others read the committed tokens as new text.
 
     by: "speed" takes the drafter of the most tokens per second of whole rounds, as a moving average; each is tried
     first, and again after AGAIN rounds. A number of tokens takes the first drafter up to texts of this length and the

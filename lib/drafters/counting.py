@@ -8,6 +8,9 @@ import numpy as np
 from lib.drafters.ngrams import NgramTables
 
 
+ENTRIES = (16384, 65536, 65536, 32768)  # of tables, for contexts of 1 to 4 tokens, at most 1.25 MiB
+
+
 @dataclass(frozen=True)
 class Places:
     """Places in the text of a target, at which a context ends and the target wrote the next token.
@@ -49,11 +52,11 @@ def tables_of(places: Places, entries: Sequence[int], vocabulary: int) -> NgramT
     return tables
 
 
-def of_answers(prompts: Sequence[np.ndarray], answers: Sequence[Sequence[int]], entries: Sequence[int],
-               vocabulary: int) -> NgramTables:
-    """The tables of a target's answers to prompts int64[T]; fewer lengths of context where their keys have no number of
-    64 bits.
+def of_answers(prompts: Sequence[np.ndarray], answers: Sequence[Sequence[int]], vocabulary: int) -> NgramTables:
+    """The tables of a target's answers to prompts int64[T]; of shorter contexts alone where the keys of longer ones
+    exceed 64 bits.
     """
+    entries = ENTRIES
     while vocabulary ** len(entries) >= 2**63:
         entries = entries[:-1]
     texts = [np.concatenate([prompt, answer]) for prompt, answer in zip(prompts, answers)]

@@ -255,11 +255,10 @@ class LeadingChain(Wrapper):
 
     def _cut(self, draft: Draft) -> Draft:
         follows = draft.tree.parents == np.arange(draft.tree.size) - 1
-        size = draft.tree.size if follows.all() else int(follows.argmin())
-        if size == draft.tree.size:
+        if follows.all():
             return draft
-        return Draft(part_of(draft.tree, tuple(range(size))), draft.tokens[:size], draft.proposal,
-                     None if draft.probs is None else draft.probs[:size])
+        nodes = list(range(int(follows.argmin())))
+        return draft.part(part_of(draft.tree, tuple(nodes)), nodes)
 
 
 def alone(roots: Sequence[int]) -> list[Draft]:

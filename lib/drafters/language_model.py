@@ -83,7 +83,7 @@ class LanguageModelDrafter(Drafter):
         With samples, repeated draws are one node and the tree is smaller; each row grows its own tree.
         """
         static = isinstance(shape, Tree)
-        if self.chains and not (static and shape.max_depth == shape.budget):
+        if self.chains and not (static and shape.is_path):
             raise ValueError(f"shape is a tree of {shape.budget} nodes, but the draft model "
                              f"{type(self.model).__name__} takes chains; give a chain, such as 'chain:4'")
         if (static and shape.budget and shape.last_rank < self.choices and self.blocks.fills

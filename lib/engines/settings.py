@@ -21,7 +21,7 @@ SAME, CHAINED, GROWN = "the recommended tree", "the best chain", "as deep and as
 
 def is_chain(shape: Tree | Growth) -> bool:
     """Whether a shape is a static path of rank-0 nodes."""
-    return isinstance(shape, Tree) and shape.max_depth == shape.budget and not shape.rank.any()
+    return isinstance(shape, Tree) and shape.is_path and not shape.rank.any()
 
 
 # SGLang's number of draft tokens counts the root. Top-k 1 is a chain, more is EAGLE-2's dynamic tree.

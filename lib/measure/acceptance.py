@@ -351,7 +351,7 @@ def expected(pair, prompts: PromptSet, shape_names: Sequence[str], temperatures:
 def _by_rule(trace: Trace, tree: Tree, drafter: str) -> Iterator[pd.DataFrame]:
     """`expectation.tally` of each rule whose expectation follows from the text, for one tree."""
     survive = {rule: expectation.survival(trace, tree, drafter, rule) for rule in BY_NODE}
-    if tree.max_depth == tree.budget:
+    if tree.is_path:
         survive["block"] = expectation.block_survival(trace, tree.max_depth, drafter)
     for rule, chances in survive.items():
         yield expectation.tally(trace, chances).assign(rule=rule)

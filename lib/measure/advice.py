@@ -64,10 +64,9 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequen
     choosing, judging = texts.split(choose_prompts, judge_prompts)
     print(f"{', '.join(pair.name for pair in loaded)}: {len(choosing.ids)} prompts choose, {len(judging.ids)} judge")
 
-    if experts.routers(first.target):
-        long = [ids for ids in choosing.ids if len(ids) > 2 * max(CHECKED) + 1][:8]
-        store.once("experts", lambda: experts.per_check(first.target, long, CHECKED, seed).assign(
-            target=first.target_name))
+    long = [ids for ids in choosing.ids if len(ids) > 2 * max(CHECKED) + 1][:8]
+    if long and len(taken := experts.per_check(first.target, long, CHECKED, seed)):
+        store.write("experts", taken.assign(target=first.target_name))
     if lengths and not store.open("schedule").keys():  # before the recommendation, which takes the models from memory
         planned = schedule(first, lengths=lengths, batches=batches, new_tokens=new_tokens, seconds=cell_seconds,
                            seed=seed, folder=texts_folder)

@@ -143,7 +143,7 @@ def proof(store: Store, shapes: Sequence[str], random: int) -> None:
     done, missing = table.keys(), []
     for shape, kind in product(shapes, (RANDOM, HARDEST)):
         tree = parse(shape)
-        published = (sources.RATIO, sources.AGAIN) if tree.max_depth == tree.budget else ()
+        published = (sources.RATIO, sources.AGAIN) if tree.is_path else ()
         cases = sampled_rules(tree) + [(name, sources.PROPOSAL) for name in published]
         missing += [(*case, shape, kind) for case in cases if (*case, shape, kind) not in done]
     for row in cluster.spread(proof_row, missing, random):
@@ -164,7 +164,7 @@ def proof_row(case: tuple[str, str, str, str], random: int) -> dict:
 
 def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
     """Every rule for a tree above temperature 0, with every proposal that it is valid for."""
-    fitting = [rule for rule in RULES.values() if rule.shapes == "any" or tree.max_depth == tree.budget]
+    fitting = [rule for rule in RULES.values() if rule.shapes == "any" or tree.is_path]
     return [(rule.name, proposal) for rule in fitting if rule.sampled for proposal in sorted(rule.proposals)]
 
 

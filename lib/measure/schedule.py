@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from lib.attention.registration import takes_chains
+from lib.cost import candidates
 from lib.cost.calibration import calibrate
 from lib.cost.round_cost import RULER, CostTable
 from lib.decoding.checks import checkable
@@ -22,8 +22,9 @@ from lib.drafters.heads.store import NGRAMS
 from lib.drafters.registry import heads_for, make
 from lib.lab import stats
 from lib.models import workloads
-from lib.replay import acceptance, recording, simulated
-from lib.replay.simulated import Recorded
+from lib.replay import acceptance, simulated
+from lib.replay.exact import Walk
+from lib.replay.trace import Trace
 from lib.trees import shapes
 
 SHAPES = ("chain:1", "chain:2", "chain:4", "chain:7", "independent:2@8", "kary:2@14")
@@ -47,27 +48,24 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     """
     texts = workloads.of_folder(Path(folder)) if folder else None
     rng, order, frames, rounds = np.random.default_rng(seed), torch.Generator().manual_seed(seed), [], []
-    readers = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
+    named = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
+    readers, last = {name: make(name, pair) for name in named}, named[-1]
     names = checkable(pair.target, SHAPES)
     deepest = max(shapes.parse(name).max_depth for name in names)
     room = pair.window - new_tokens - deepest - 2 if pair.window else np.inf
     for length in (length for length in lengths if length < 0.9 * room):
         prompts = workloads.of_length(pair.tokenizer, length, texts=texts)
-        trace = recording.record(
-            pair.target, {}, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,
-            beyond=deepest + 1, eos_token_id=pair.eos_token_ids, rows=4,
-            about={"protocol": acceptance.CONTINUATION, "target": pair.target_name,
-                   "chains": takes_chains(pair.target.config)})
-        recorded = Recorded(trace, prompts.ids)
+        recorded = candidates.record(pair, (), prompts, new_tokens, deepest)
         ruler = ExcerptDrafter(prompts.ids, pair.vocabulary, order)
-        walks = [(reader, name, acceptance.tally_walk(trace, simulated.rounds(
-            recorded, make(reader, pair), shapes.parse(name)))) for reader in readers for name in names]
-        rounds.append(_rounds(recorded, make(readers[-1], pair)).assign(length=length))
+        walks = {(reader, name): simulated.rounds(recorded, drafter, shapes.parse(name))
+                 for reader, drafter in readers.items() for name in names}
+        tallies = {way: acceptance.tally_walk(recorded.trace, walk) for way, walk in walks.items()}
+        rounds.append(_rounds(recorded.trace, walks[last, EXPLAINED]).assign(length=length))
         for batch in (batch for batch in batches if batch * length <= MOST_TOKENS):
             rows = calibrate(pair, prompts.ids, batches=[batch], prefix=length, shapes=names, seconds=seconds,
                              generator=order, drafter=ruler, repeats=3).assign(drafter=RULER)
             price = CostTable(rows).at(pair.target_name, RULER, batch=batch)
-            tried = pd.DataFrame([_row(reader, name, tally, price, rng) for reader, name, tally in walks])
+            tried = pd.DataFrame([_row(*way, tally, price, rng) for way, tally in tallies.items()])
             best = tried.loc[tried.groupby("kind")["speedup"].idxmax()]
             frames.append(best.assign(target=pair.target_name, batch=batch, length=length,
                                       plain_ms=1000 * price.plain))
@@ -76,12 +74,11 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
         return pd.DataFrame(), pd.DataFrame()
     factors = explained(pd.concat(rounds, ignore_index=True), rng)
     return (pd.concat(frames, ignore_index=True),
-            factors.assign(target=pair.target_name, drafter=readers[-1], shape=EXPLAINED))
+            factors.assign(target=pair.target_name, drafter=last, shape=EXPLAINED))
 
 
-def _rounds(recorded: Recorded, drafter) -> pd.DataFrame:
-    """Each round before a loop of a drafter with EXPLAINED: prompt, kind, accepted, and the part of the answer."""
-    trace, walk = recorded.trace, simulated.rounds(recorded, drafter, shapes.parse(EXPLAINED))
+def _rounds(trace: Trace, walk: Walk) -> pd.DataFrame:
+    """Each round before a loop: prompt, kind, accepted tokens, and position, the part of the answer."""
     rows, starts = np.asarray(walk.rows), np.asarray(walk.starts)
     part = np.minimum(PARTS - 1, PARTS * starts // np.maximum(1, trace.lengths[rows]))
     frame = pd.DataFrame(dict(prompt=np.array(trace.prompts)[rows], kind=np.array(trace.kinds)[rows],
@@ -114,11 +111,13 @@ def _share(rounds: pd.DataFrame, factor: str) -> float:
 
 
 def _row(reader: str, name: str, tally: pd.DataFrame, price, rng: np.random.Generator) -> dict[str, object]:
-    """A drafter with a shape: tokens per round over what a round takes in plain ones, over rounds before a loop."""
+    """The predicted speed of a drafter with a shape: tokens per round over its duration in plain rounds. Rounds within
+    loops do not count.
+    """
     tree, before = shapes.parse(name), tally[tally["stretch"] == "before"]
     sums = (before if len(before) else tally).groupby("prompt")[["accepted", "rounds"]].sum()
     check = float(price.check(tree.budget) / price.plain)
     speed = stats.ratio(sums["accepted"] + sums["rounds"], sums["rounds"] * check, rng)
-    return dict(kind=CHAIN if tree.max_depth == tree.budget else TREE, drafter=reader, shape=name, check=check,
+    return dict(kind=CHAIN if tree.is_path else TREE, drafter=reader, shape=name, check=check,
                 accepted=sums["accepted"].sum() / sums["rounds"].sum(), speedup=speed.value, low=speed.low,
                 high=speed.high, n_prompts=len(sums))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from lib.attention.registration import takes_chains
+from lib.cost import candidates
 from lib.decoding import loop
 from lib.decoding.checks import checkable
 from lib.drafters.counting import of_answers
@@ -21,12 +21,10 @@ from lib.lab import stats
 from lib.lab.chapter import Store
 from lib.models.prompts import FAMILY, PromptSet
 from lib.models.prompts import load as load_prompts
-from lib.replay import acceptance, recording, simulated
-from lib.replay.simulated import Recorded
+from lib.replay import acceptance, simulated
 from lib.trees import shapes
 
 SHAPES = ("chain", "kary:2")
-ENTRIES = (16384, 65536, 65536, 32768)  # of n-grams, for contexts of 1 to 4 tokens
 DEEPEST = 16  # levels of the longest chain
 LIVE, ROWS = 8, 8  # nodes of the largest tree that is decoded live, and rows of a batch
 
@@ -59,19 +57,16 @@ def rows_of(pair, choosing: PromptSet, judged: PromptSet, budgets: Sequence[int]
     """By prompt, drafter and tree the rounds, and their drafted and accepted tokens."""
     answers = loop.continuations(pair.target, choosing.ids, max_new_tokens=new_tokens,
                                  eos_token_id=pair.eos_token_ids)
-    tables = of_answers([ids.numpy() for ids in choosing.ids], answers, ENTRIES, pair.vocabulary)
-    trace = recording.record(
-        pair.target, {}, judged.ids, names=judged.names, kinds=judged.kinds, max_new_tokens=new_tokens - 1,
-        beyond=DEEPEST + 1, eos_token_id=pair.eos_token_ids,
-        about={"protocol": acceptance.CONTINUATION, "target": pair.target_name,
-               "chains": takes_chains(pair.target.config)})
+    tables = of_answers([ids.numpy() for ids in choosing.ids], answers, pair.vocabulary)
+    recorded = candidates.record(pair, (), judged, new_tokens, DEEPEST)
+    trace = recorded.trace
     replayed = {"lookup": LookupDrafter(), "sam": SuffixAutomatonDrafter(), "ngrams": NgramDrafter(tables)}
     trees = {(family, budget): shapes.at_budget(family, budget) for family in checkable(pair.target, SHAPES)
              for budget in budgets if family != "chain" or budget <= DEEPEST}
     for (family, budget), tree in trees.items():
         about = dict(target=pair.target_name, family=family, budget=budget)
         for name, drafter in replayed.items():
-            walk = simulated.rounds(Recorded(trace, judged.ids), drafter, tree)
+            walk = simulated.rounds(recorded, drafter, tree)
             yield acceptance.tally_walk(trace, walk).assign(drafter=name, **about)
         if budget <= LIVE:
             rows = _live(pair, make("recycling", pair), tree, judged, trace, new_tokens)

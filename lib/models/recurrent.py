@@ -6,6 +6,7 @@ accepted one. A check costs their weights once per token, mostly from the proces
 """
 
 import inspect
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +59,7 @@ def mixers(model: nn.Module) -> list[nn.Module]:
     return [module for module in model.modules() if hasattr(module, "layer_idx") and _writes_states(type(module))]
 
 
+@cache  # reading a class's source takes milliseconds, and each decoding asks
 def _writes_states(kind: type) -> bool:
     return any(name in inspect.getsource(function) for name in STATES
                for function in vars(kind).values() if inspect.isfunction(function))

@@ -28,8 +28,8 @@ def of_length(tokenizer, length: int, first: int = 1, texts: dict[str, list[str]
                 kinds.append(kind)
                 ids.append(_asked(piece, tokenizer))
     if not ids:
-        raise ValueError(f"prompts of {length} tokens are asked for, but the longest kind of text has {longest}; ask "
-                         "for shorter ones, or give a folder with more text")
+        raise ValueError(f"prompts of {length} tokens cannot be made: the longest kind of text has {longest} tokens; "
+                         "give a smaller length, or a folder with more text")
     return prompts.PromptSet(tuple(names), tuple(kinds), tuple(ids))
 
 

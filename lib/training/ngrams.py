@@ -10,13 +10,12 @@ from typing import Sequence
 import numpy as np
 
 from lib.drafters import ngrams
-from lib.drafters.counting import Places, tables_of
+from lib.drafters.counting import ENTRIES, Places, tables_of
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.ngrams import NgramTables
 from lib.forward.load import load_pair
 from lib.training import own_text
 
-ENTRIES = (16384, 65536, 65536, 32768)  # for contexts of 1 to 4 tokens, at most 1.25 MiB
 HELD_OUT_SHARE = 0.05  # of the rows of text
 
 

@@ -76,6 +76,11 @@ class Tree:
             depth[node] = depth[self.parents[node]] + 1
         return _read_only(depth)
 
+    @property
+    def is_path(self) -> bool:
+        """Whether no node has a sibling: a chain, of whatever ranks, or the root alone."""
+        return self.max_depth == self.budget
+
     @cached_property
     def max_depth(self) -> int:
         """The most draft tokens that a round can accept."""
