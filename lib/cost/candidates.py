@@ -22,6 +22,7 @@ from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.registry import advised, heads_for, make, needs_draft_model
+from lib.lab import stats
 from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
 from lib.replay.simulated import Recorded
@@ -82,7 +83,7 @@ class Entrant:
 class Candidate:
     """A drafter with a shape or growth rule, and what it did on the recorded prompts.
 
-    label: of the shape. accepted, rounds: int64[P], of the prompts of these names. sizes: float[n + 1], the share of
+    label: of the shape. accepted, rounds: int64[P], of these prompts (`stats.unit`). sizes: float[n + 1], the share of
     rounds in which 0 .. n nodes were drafted; alike: whether all rows of a batch draft as many. passes: forward
     passes of a round in which the drafter drafts, by the nodes per row that they take; calling: the share of them that
     a row needs on average, below 1 where a look-up drafts some rounds. drafting: seconds of drafting where it was timed
@@ -124,7 +125,7 @@ class Candidate:
     def tokens_on(self, names: Sequence[str]) -> np.ndarray:
         """float[P], tokens per round on prompts of these names; NaN where it has no rounds."""
         known = dict(zip(self.prompts, 1 + self.accepted / self.rounds))
-        return np.array([known.get(name, float("nan")) for name in names])
+        return np.array([known.get(stats.unit(name), float("nan")) for name in names])
 
     def tokens_in(self, asked, batch: int) -> float:
         """Tokens per round and row in batches of these prompts (see `judging.log_tokens`)."""
@@ -247,8 +248,9 @@ def from_data(part: Trace, drafter: str, family: str, limits: Limits) -> Tree:
 
 def folds(trace: Trace) -> list[tuple[Trace, Trace]]:
     """(to grow trees from, to judge them on): every second prompt of each kind against the others, both ways."""
-    names = sorted(dict.fromkeys(zip(trace.kinds, trace.prompts)), key=lambda name: name[0])  # stable within a kind
-    in_odd = np.isin(np.array(trace.prompts), [prompt for _, prompt in names[1::2]])
+    units = [stats.unit(name) for name in trace.prompts]
+    names = sorted(dict.fromkeys(zip(trace.kinds, units)), key=lambda name: name[0])  # stable within a kind
+    in_odd = np.isin(np.array(units), [prompt for _, prompt in names[1::2]])
     if not in_odd.any():
         return [(trace, trace)]
     halves = trace.select(in_odd), trace.select(~in_odd)
@@ -353,7 +355,8 @@ def _candidate(entrant: Entrant, label: str, shape, tallies: Sequence[pd.DataFra
     """The candidate of some rounds; those within loops count where there is no other."""
     tally = pd.concat(tallies)
     before = tally[tally["stretch"] == "before"]
-    summed = (before if len(before) else tally).groupby("prompt")[["accepted", "rounds"]].sum()
+    summed = (before if len(before) else tally).set_index("prompt")[["accepted", "rounds"]]
+    summed = summed.groupby(stats.unit).sum()
     accepted, rounds = (summed[name].to_numpy() for name in ("accepted", "rounds"))
     return Candidate(entrant, label, shape, list(summed.index), accepted, rounds, np.bincount(drafted) / len(drafted),
                      dict(passes), calling)

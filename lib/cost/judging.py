@@ -120,5 +120,6 @@ def measured(rows: pd.DataFrame, way: str, base: str | None, rng: np.random.Gene
     speed = np.log(rows["tokens"] / rows["seconds"] if whole else rows["rate"])
     turns = rows.assign(speed=speed).pivot(index=["prompt", "repeat"], columns="way", values="speed")
     logs = (turns[way] - turns[base] if base else turns[way]).dropna()
-    mean = stats.of_repeats([values.to_numpy() for _, values in logs.groupby(level="prompt", sort=False)], rng)
+    units = logs.index.get_level_values("prompt").map(stats.unit)
+    mean = stats.of_repeats([values.to_numpy() for _, values in logs.groupby(units, sort=False)], rng)
     return Interval(*(float(np.exp(end)) for end in (mean.value, mean.low, mean.high)))

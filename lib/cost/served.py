@@ -15,11 +15,12 @@ import pandas as pd
 
 from lib.cost import judging, roofline
 from lib.cost.candidates import Candidate, Entrant
-from lib.engines.settings import places, settings
+from lib.engines import settings
 from lib.cost.recommendation import NO_DRAFTER, NO_TREE, ONE, PLAIN, ForBatch, Interval, Raced, write
 from lib.cost.round_cost import FREE, Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import stats
+from lib.models.prompts import places
 from lib.replay.logs import Texts
 
 FILE = "served.json"  # in a run's folder: what `ForLogs.save` writes
@@ -97,9 +98,8 @@ class ForLogs:
 
 
 def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
-    """bool[N]: the answers that choose, every second one of each kind, and those that judge."""
-    kinds = pd.Series(texts.kinds, dtype=str)
-    chosen = (kinds.groupby(kinds).cumcount() % 2 == 0).to_numpy()
+    """bool[N]: the answers that choose, every second one of each kind, and those that judge; a conversation is one."""
+    chosen = np.array(places(texts.names, texts.kinds)) % 2 == 0
     return (chosen, ~chosen) if not chosen.all() else (chosen, chosen)
 
 
@@ -109,9 +109,10 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
     of those nearly as fast, judged on the others; prices: as for `price_of`. Plain decoding has no nodes.
     """
     long = set.intersection(*(set(candidate.prompts) for candidate in tried))  # else a deep tree has no round there
-    choosing, others = ({name for name, is_in in zip(texts.names, part) if is_in} & long for part in halves(texts))
+    names = [stats.unit(name) for name in texts.names]
+    choosing, others = ({name for name, is_in in zip(names, part) if is_in} & long for part in halves(texts))
     if not choosing or not others:
-        raise ValueError(f"{len(long)} of {len(texts.names)} answers are long enough for the deepest tree: give longer "
+        raise ValueError(f"{len(long)} of {len(set(names))} answers are long enough for the deepest tree: give longer "
                          "answers, or a smaller depth")
     plain = replace(tried[0], entrant=Entrant(NO_DRAFTER, NO_DRAFTER, None, None), label=NO_TREE, shape=ROOT_ALONE,
                     accepted=0 * tried[0].accepted, sizes=np.ones(1), passes={})
@@ -142,7 +143,7 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
         beside = over(leader, ranked[0], choosing)
         raced.append(Raced(PLAIN if leader is plain else leader.name, leader.shape.budget, speeds[leader.name], beside,
                            not (beside.is_known and beside.is_below(1))))
-    by_kind = {kind: {name for name, other in zip(texts.names, texts.kinds) if other == kind} & others
+    by_kind = {kind: {name for name, other in zip(names, texts.kinds) if other == kind} & others
                for kind in dict.fromkeys(texts.kinds)}
     named_chain, named_tree = ({"drafter": one.entrant.name, "tree": one.label} if one else None
                                for one in (chain, tree))
@@ -153,7 +154,7 @@ def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch
         over_chain=over(best, chain, others), with_prefill=None,
         kinds={kind: over(best, plain, names) for kind, names in by_kind.items() if names}, tokens_per_second={},
         prompts=len(others), repeats=0,
-        settings=settings(best.entrant.spec, best.shape, drafters_chain.shape, places(best.entrant)),
+        settings=settings.settings(best.entrant.spec, best.shape, drafters_chain.shape, settings.places(best.entrant)),
         warnings=[], best_tree=named_tree, tree_over_chain=tree and over(tree, chain, others), raced=raced,
         raced_on=len(choosing), reason="" if best is not plain else "no candidate is faster")
 

@@ -4,11 +4,14 @@ Each estimate is a ratio of sums over prompts, sum_p w_p x_p / sum_p w_p y_p, wh
 prompt p (Efron 1979, with prompts as clusters): accepted over rounds, accepted over drafted, x over 1 for a mean over
 prompts. One draw of the weights serves all settings of a call, so their differences are paired.
 
+The turns of a conversation re-read those before them, so the conversation is drawn as one; see `unit`.
+
 Intervals are percentiles, "expanded" for few prompts: t_{n-1} sqrt(n / (n - 1)) replaces the normal quantile z, because
 resampling n values underestimates their spread by the root, and their tails (Hesterberg 2015, section 5.3). Fewer
 than FEWEST prompts have no interval.
 """
 
+import re
 import warnings
 from dataclasses import dataclass
 from typing import Sequence
@@ -21,6 +24,12 @@ RESAMPLES = 2000
 LEVEL = 0.95
 FEWEST = 8  # prompts, or other independent units: with fewer the percentiles mean little
 CHUNK = 1000  # settings resampled together: 2000 x 1000 float64 are 16 MB
+TURN = " turn "  # between the name of a conversation and the number of its turn
+
+
+def unit(name: str) -> str:
+    """What the bootstrap draws of a prompt's name: the conversation of a turn, "NAME turn 2"; else the prompt."""
+    return re.sub(rf"{TURN}\d+$", "", name)
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ def of_repeats(samples: Sequence[Sequence[float]], generator: np.random.Generato
 def summarise(rows: pd.DataFrame, by: Sequence[str], numerator: str, denominator: str,
               generator: np.random.Generator, *, prompt: str = "prompt", rounds: str = "rounds",
               resamples: int = RESAMPLES) -> pd.DataFrame:
-    """`ratio` of two columns for each setting (combination of the columns `by`); rows of one prompt are summed first.
+    """`ratio` of two columns for each setting (combination of the columns `by`); rows of one `unit` are summed first.
 
     Returns `by`, value, low, high, n_prompts, n_rounds, in order of first appearance.
     """
@@ -126,7 +135,9 @@ def compare(rows: pd.DataFrame, by: Sequence[str], between: str, base: object, n
 def _sums(rows: pd.DataFrame, by: Sequence[str], prompt: str, **columns: str) -> pd.DataFrame:
     """The named columns, summed by setting and prompt, under their new names."""
     values = pd.DataFrame({new: rows[old].to_numpy() for new, old in columns.items()})
-    keys = [rows[name].rename(name).reset_index(drop=True) for name in [*by, prompt]]
+    units = rows[prompt].map({name: unit(str(name)) for name in rows[prompt].unique()})
+    keys = [column.rename(name).reset_index(drop=True)
+            for name, column in [*((name, rows[name]) for name in by), (prompt, units)]]
     return values.groupby(keys, sort=False, observed=True).sum()
 
 

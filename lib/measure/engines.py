@@ -26,7 +26,7 @@ from lib.measure import parameters
 from lib.measure.engine_bench import (
     FORCED_TOKENS, Bench, Written, after_prefill, answers, curve, of_engine, plain_texts, recorded)
 from lib.models.load import Pair
-from lib.models.prompts import PromptSet, split_rows
+from lib.models.prompts import PromptSet, places, split_rows
 from lib.models.prompts import load as load_prompts
 from lib.replay import log_lines
 from lib.replay.logs import tokenised
@@ -58,8 +58,8 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
                    for way in (method.way(of, length) for length in lengths)] for spec, one in chosen.items()}
     rows = []
     for spec in engine:
-        bench = Bench(spec, chosen[spec], pair.target, store, texts,
-                      *split_rows(texts.kinds, choose_prompts, judge_prompts), new_tokens, batches, max(lengths),
+        parts = split_rows(texts.names, texts.kinds, choose_prompts, judge_prompts)
+        bench = Bench(spec, chosen[spec], pair.target, store, texts, *parts, new_tokens, batches, max(lengths),
                       threads or torch.get_num_threads(), pair.eos_token_ids)
         rows.append(study(bench, ways[spec], np.random.default_rng(seed)))
         store.write("engine_ways", pd.concat(rows))
@@ -79,8 +79,7 @@ def of_log(log: str, pair: Pair, limit: int | None, first: int) -> PromptSet:
     if not fit:
         raise ValueError(f"{log} has no prompt of {limit} tokens at most, which fit beside the answer; generate less")
     known = known.select(fit)
-    places = pd.Series(known.kinds).groupby(list(known.kinds)).cumcount()
-    return known.select(np.flatnonzero(places < first))
+    return known.select([row for row, place in enumerate(places(known.names, known.kinds)) if place < first])
 
 
 def files_of(target: str, drafters: Sequence[str], log: str, prompts: str) -> list[Path]:

@@ -186,9 +186,9 @@ def prompts(name: str, values: Values) -> None:
     """
     known = {load.chats(pair) for pair in values["pairs"]} if values[name] == "" else {False}
     for chat in {True, False} if None in known else known:
-        _, kinds = prompt_files.check(values[name], chat)
+        names, kinds = prompt_files.check(values[name], chat)
         if "choose_prompts" in values:
-            prompt_files.split_rows(kinds, values["choose_prompts"], values["judge_prompts"])
+            prompt_files.split_rows(names, kinds, values["choose_prompts"], values["judge_prompts"])
 
 
 def dtype(name: str, values: Values) -> None:

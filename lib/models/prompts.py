@@ -5,6 +5,8 @@ these that it has:
     turns: of Spec-Bench and MT-bench, with question_id and category. If `answers` holds an answer to each turn but the
         last, the prompt is the dialogue up to the last turn; otherwise, as for published files, the first turn alone.
     messages: of OpenAI, with role and content. Earlier answers and the system message are kept.
+    conversation: messages of which each of the user's is a prompt of its own, which re-reads all before it. The prompts
+        are "NAME turn 1", "NAME turn 2" and so on, and stand together wherever prompts are split or resampled.
     source: of the shipped family, with question_id and category: the recipe of a text in an installed package.
     prompt: of HumanEval, with task_id.
 Without a name (question_id or task_id) a row has its line's number, without a category "code" if it has a task_id, else
@@ -26,7 +28,7 @@ from typing import Sequence
 
 from torch import Tensor
 
-from lib.lab import json_text
+from lib.lab import json_text, stats
 from lib.models import dialogue
 
 TEXTS = {".txt", ".md", ".rst", ".py", ".json", ".csv", ".html", ".c", ".cpp", ".h", ".java", ".js", ".ts", ".go",
@@ -34,7 +36,7 @@ TEXTS = {".txt", ".md", ".rst", ".py", ".json", ".csv", ".html", ".c", ".cpp", "
 MOST_CHARACTERS = 4000  # of a file that is a prompt, about 1,000 tokens
 FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name in ("family.jsonl", "chat.jsonl"))
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
-FORMS = {"turns": ("question_id", "category"), "messages": (), "source": ("question_id", "category"), "prompt": ()}
+FORMS = {"turns": ("question_id", "category"), "messages": (), "conversation": (), "source": ("question_id", "category"), "prompt": ()}
 ROLES = ("system", "user", "assistant")
 RECIPE = {"package", "path", "sha256", "part", "start", "end"}  # fields of a source
 SHORTEST_DOCSTRING = 160  # characters
@@ -73,25 +75,28 @@ class PromptSet:
 
         ValueError as for `split_rows`.
         """
-        choosing, judging = split_rows(self.kinds, choose, judge)
+        choosing, judging = split_rows(self.names, self.kinds, choose, judge)
         return self.select(choosing), self.select(judging)
 
 
-def split_rows(kinds: Sequence[str], choose: int, judge: int) -> tuple[list[int], list[int]]:
-    """The rows of the first `choose` prompts of each kind, and of the next `judge`. ValueError if a kind has fewer."""
-    short = [kind for kind, count in Counter(kinds).items() if count < choose + judge]
+def split_rows(names: Sequence[str], kinds: Sequence[str], choose: int, judge: int) -> tuple[list[int], list[int]]:
+    """The rows of the first `choose` prompts of each kind, and of the next `judge`, conversations counting as one.
+    ValueError if a kind has fewer.
+    """
+    at = places(names, kinds)
+    counts = {kind: 1 + place for kind, place in zip(kinds, at)}
+    short = [kind for kind, count in counts.items() if count < choose + judge]
     if short:
         raise ValueError(f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts "
                          "or judge_prompts, or give more prompts")
-    seen: Counter[str] = Counter()
-    choosing, judging = [], []
-    for row, kind in enumerate(kinds):
-        if seen[kind] < choose:
-            choosing.append(row)
-        elif seen[kind] < choose + judge:
-            judging.append(row)
-        seen[kind] += 1
-    return choosing, judging
+    return ([row for row, place in enumerate(at) if place < choose],
+            [row for row, place in enumerate(at) if choose <= place < choose + judge])
+
+
+def places(names: Sequence[str], kinds: Sequence[str]) -> list[int]:
+    """The place of each prompt among those of its kind, which the turns of a conversation share."""
+    seen: dict[str, dict[str, int]] = {kind: {} for kind in kinds}
+    return [seen[kind].setdefault(stats.unit(name), len(seen[kind])) for name, kind in zip(names, kinds)]
 
 
 def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | None = None) -> PromptSet:
@@ -102,15 +107,15 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | 
     the family's are plain text. The text of a control token in a prompt is tokenised as text.
 
     limit: tokens that a prompt may have: the models' window less the generated tokens.
-    first: the number of prompts of each kind; None for all.
+    first: the number of prompts of each kind, conversations counting as one; None for all.
     ValueError names file and line.
     """
     if first is not None and first < 1:
         raise ValueError(f"first is {first}; give 1 or more prompts of each kind, or None for all")
     path = place(path, dialogue.has_template(tokenizer))
-    is_plain, names, kinds, ids = path.resolve() == FAMILY.resolve(), [], [], []
-    for row in rows(path):
-        if first is not None and kinds.count(row.kind) >= first:
+    is_plain, names, kinds, ids, read = path.resolve() == FAMILY.resolve(), [], [], [], rows(path)
+    for row, at in zip(read, places([row.name for row in read], [row.kind for row in read])):
+        if first is not None and at >= first:
             continue
         try:
             messages = row.dialogue()
@@ -165,9 +170,9 @@ def texts_in(folder: Path) -> list[tuple[Path, str]]:
 def rows(path: Path) -> list[PromptRow]:
     """The rows of a file; blank lines are skipped. Of a folder a row for each text file: its first MOST_CHARACTERS."""
     if path.is_dir():
-        return [_parse(json.dumps(dict(question_id=str(file.relative_to(path)), category=file.suffix[1:].lower(),
-                                       turns=[text[:MOST_CHARACTERS]])).encode(), str(file), number)
-                for number, (file, text) in enumerate(texts_in(path), 1)]
+        return [row for number, (file, text) in enumerate(texts_in(path), 1)
+                for row in _parse(json.dumps(dict(question_id=str(file.relative_to(path)), turns=[
+                    text[:MOST_CHARACTERS]], category=file.suffix[1:].lower())).encode(), str(file), number)]
     if not path.is_file():
         raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines with question_id, category "
                                 "and turns")
@@ -179,9 +184,11 @@ def rows(path: Path) -> list[PromptRow]:
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         if not line.strip():
             continue
-        read.append(row := _parse(line, f"{path}, line {number}", number))
-        if seen.setdefault(row.name, number) != number:
-            raise ValueError(f"{row.where}: {row.name!r} is the name of line {seen[row.name]} already; give it another")
+        for row in _parse(line, f"{path}, line {number}", number):
+            if seen.setdefault(row.name, number) != number:
+                raise ValueError(f"{row.where}: {row.name!r} is the name of line {seen[row.name]} already; give it "
+                                 "another")
+            read.append(row)
     if not read:
         raise ValueError(f"{path} holds no prompt; give at least one line")
     return read
@@ -213,7 +220,8 @@ def recipe_text(recipe: dict) -> str:
     return text[recipe["start"] : recipe["end"]]
 
 
-def _parse(line: bytes, where: str, number: int) -> PromptRow:
+def _parse(line: bytes, where: str, number: int) -> list[PromptRow]:
+    """The prompts of a line: one, or one for each turn of the user."""
     try:
         row = json_text.loads(line.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -234,16 +242,21 @@ def _parse(line: bytes, where: str, number: int) -> PromptRow:
         raise ValueError(f"{where}: question_id or task_id is {name!r}, category {kind!r}; give a number or text, and "
                          "a text")
     if form != "source":
-        return PromptRow(where, str(name), kind, messages=_messages(row, form, where))
+        messages = _messages(row, form, where)
+        asked = [at for at, message in enumerate(messages, 1) if message["role"] == "user"]
+        if form != "conversation" or len(asked) == 1:
+            return [PromptRow(where, str(name), kind, messages)]
+        return [PromptRow(where, f"{name}{stats.TURN}{turn}", kind, messages[:end])
+                for turn, end in enumerate(asked, 1)]
     source = row["source"]
     if not (isinstance(source, dict) and RECIPE <= source.keys()):
         raise ValueError(f"{where}: source is {source!r}; give {', '.join(sorted(RECIPE))}, or turns")
-    return PromptRow(where, str(name), kind, source=source)
+    return [PromptRow(where, str(name), kind, source=source)]
 
 
 def _messages(row: dict, form: str, where: str) -> list[dialogue.Message]:
     """The dialogue of a row, up to the user's message that the model answers."""
-    messages = row[form] if form == "messages" else _of_turns(row, form, where)
+    messages = row[form] if form in ("messages", "conversation") else _of_turns(row, form, where)
     good = isinstance(messages, list) and all(
         isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
         for message in messages)

@@ -3,6 +3,7 @@ children, under greedy verification and under naive sampling at any temperature.
 
 Exact for an answer whose token ids were logged. Of text alone the tokens are those that the tokenizer makes of it, its
 canonical ones, which need not be those that were written; `canonicalised` makes them of answers with ids, to compare.
+Answers of a conversation that grows, each of which re-reads those before it, are its turns (see `stats.unit`).
 `log_lines` reads the file.
 """
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lib.decoding.checks import token_set
+from lib.lab import stats
 from lib.models import dialogue
 from lib.replay.log_lines import MOST_REFUSED, Answer, Logged, shared_length
 from lib.replay.recording import read
@@ -49,6 +51,7 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
     An answer that ended by itself gets a last token where its tokens lack it: the one that the server tells, else the
     chat template's end of a turn, else the first EOS token. One of which the log holds the beginning alone did not end.
     An answer whose text the tokenizer does not give back is refused. ValueError where more than MOST_REFUSED are.
+    Turns of a conversation are named so, whichever order the log has them in.
     """
     turn, eos = dialogue.end_of_turn(tokenizer), [eos_token_id] if isinstance(eos_token_id, int) else [*eos_token_id]
     usual = turn if turn is not None else next((token for token in eos if token in token_set(eos)), None)
@@ -85,8 +88,33 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
                          "or remove these, or give the tokenizer of the model that wrote them")
     prompts, written, ended, known_by = zip(*rows)
     temperatures = sorted({answer.temperature for answer in usable if answer.temperature is not None})
-    return Texts(tuple(answer.name for answer in usable), tuple(answer.kind for answer in usable), prompts, written,
+    return Texts(_turns(usable, prompts), tuple(answer.kind for answer in usable), prompts, written,
                  ended, known_by, tuple(temperatures), tuple(_notes(usable, ended, tokenizer)), refused)
+
+
+def _turns(answers: Sequence[Answer], prompts: Sequence[Tensor]) -> tuple[str, ...]:
+    """The names of answers; those whose dialogue begins with that of an earlier one and its answer are turns of one
+    conversation. Where the log has tokens or texts alone, those whose prompt begins with the earlier prompt are.
+    """
+    asked, told = [], []  # parts of each prompt, and how the prompts of later turns begin
+    for answer, ids in zip(answers, prompts):
+        parts = [f"{message['role']}: {message['content'].strip()}" for message in answer.messages]
+        asked.append(parts or [str(token) for token in ids.tolist()])
+        told.append(parts + [f"assistant: {(answer.text or '').strip()}"] if parts else asked[-1])
+    turns: dict[int, list[int]] = {}
+    begun: list[int] = []  # in sorted order what begins a sequence stands before it, and before all that begin so
+    for row in sorted(range(len(answers)), key=told.__getitem__):
+        while begun and (len(asked[row]) == len(asked[begun[-1]])
+                         or asked[row][:len(told[begun[-1]])] != told[begun[-1]]):
+            begun.pop()
+        begun.append(row)
+        turns.setdefault(begun[0], []).append(row)
+    names = [answer.name for answer in answers]
+    for first, rows in turns.items():
+        if len(rows) > 1:
+            for turn, row in enumerate(sorted(rows, key=lambda row: (len(asked[row]), row)), 1):
+                names[row] = f"{answers[first].name}{stats.TURN}{turn}"
+    return tuple(names)
 
 
 def _prompt(answer: Answer, tokenizer) -> Tensor:
