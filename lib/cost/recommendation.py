@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lib.engines import methods
 from lib.engines.settings import why_none
-from lib.engines.vllm import scheduled
+from lib.engines.settings import scheduled
 from lib.lab import atomic_file, json_text, stats
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
@@ -98,7 +98,7 @@ class ForBatch:
     predicted on the answers that did not choose, with_prefill is null and tokens_per_second empty, and raced are each
     drafter's fastest candidate.
     prompts: batches of prompts that were measured, `batch` prompts each; repeats: measurements of each at most.
-    settings: of serving engines that can run the drafter, as `vllm.scheduled` gives them. served: drafter, tree and
+    settings: of serving engines that can run the drafter, as `settings.scheduled` gives them. served: drafter, tree and
     predicted speedup of the fastest candidate that an engine can run, where none can run the drafter: the settings are
     then its own; else null. reason: why plain decoding is recommended, or which gain is not shown; empty else.
     warnings: sentences.
@@ -204,7 +204,7 @@ class ForBatch:
 
 
 def with_schedule(by_batch: Sequence[ForBatch]) -> list[ForBatch]:
-    """The same recommendations with the settings of `vllm.scheduled`."""
+    """The same recommendations with `settings.scheduled`."""
     rows = scheduled({choice.batch: None if choice.is_plain else choice.settings for choice in by_batch})
     return [replace(choice, settings=rows[choice.batch]) for choice in by_batch]
 

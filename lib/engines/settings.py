@@ -5,8 +5,9 @@ The settings are those of late 2026: of vLLM 0.32, transformers 5.23, TensorRT-L
 of that time. What they have removed is not here: no engine takes a static tree that branches.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lib.engines import llama_cpp, openvino, transformers, vllm
@@ -31,6 +32,9 @@ SGLANG_LINE = ("--speculative-algorithm {algorithm} --speculative-draft-model-pa
 EAGLES = ("eagle", "eagle3")
 ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
 SGLANG = "0.5.4 and later; not run here"
+# An EAGLE chain, of which the adaptive mode takes other numbers of steps at other batch sizes, 0 among them.
+ADAPTABLE = rf"(.*algorithm EAGLE3? .*) --{STEPS} \d+ --{TOP_K} 1 --{TOKENS} (\d+)"
+ADAPTIVE = "adaptive.json"  # the file of its schedule
 
 ENGINES: dict[str, Writer] = {
     **transformers.WRITERS,
@@ -73,6 +77,30 @@ def settings(drafter: str, tree: Tree | Growth, chain: Tree, places: Mapping[str
         if draft != CHAINED or chain.budget:
             line = engine.line(setting, kind, places.get(engine.reads, ""))
             rows.append(dict(engine=name, setting=line, draft=draft, versions=engine.versions))
+    return rows
+
+
+def scheduled(by_batch: Mapping[int, Sequence[Mapping[str, str]] | None]) -> dict[int, list[Mapping[str, str]]]:
+    """Rows of `settings` by batch size, None for plain decoding, with a schedule over batch sizes where an engine takes
+    one: see `vllm.scheduled`; SGLang's takes the steps of the largest batch size that it names and that is reached.
+    """
+    rows, found = vllm.scheduled(by_batch), {}
+    for batch, lines in rows.items():
+        for at, line in enumerate(lines):
+            if match := re.fullmatch(ADAPTABLE, line["setting"]):
+                found.setdefault(match[1], {})[batch] = at, int(match[2]) - 1
+    for head, places_of in found.items():
+        lengths = {batch: length for batch, (_, length) in places_of.items()}
+        lengths |= {batch: 0 for batch, lines in by_batch.items() if lines is None}
+        if len(set(lengths.values())) > 1:
+            steps = {str(first): {"candidate_steps": [length]}
+                     for first, _, length in vllm.ranges(lengths, sorted(by_batch))}
+            most = max(lengths.values())
+            setting = (f"{head} --{STEPS} {most} --{TOP_K} 1 --{TOKENS} {most + 1} --speculative-adaptive "
+                       f"--speculative-adaptive-config {ADAPTIVE}  # which holds {json.dumps(steps)}")
+            for batch, (at, _) in places_of.items():
+                rows[batch][at] = {**rows[batch][at], "setting": setting,
+                                   "versions": "of mid-2026 and later; not run here"}
     return rows
 
 

@@ -18,7 +18,7 @@ from lib.drafters.registry import DRAFTERS
 from lib.engines import registry
 from lib.engines.driver import Running
 from lib.engines.methods import PLAIN, Setting, Sizes, Way, sizes_of
-from lib.engines.vllm import scheduled
+from lib.engines.settings import scheduled
 from lib.forward.load import load_pairs
 from lib.lab import atomic_file
 from lib.lab.chapter import Store
@@ -26,7 +26,8 @@ from lib.measure import parameters
 from lib.measure.engine_bench import (
     FORCED_TOKENS, Bench, Written, after_prefill, answers, curve, of_engine, plain_texts, recorded)
 from lib.models.load import Pair
-from lib.models.prompts import PromptSet, places, split_rows
+from lib.models import prompts as prompt_files
+from lib.models.prompts import PromptSet, split_rows
 from lib.models.prompts import load as load_prompts
 from lib.replay import log_lines
 from lib.replay.logs import tokenised
@@ -79,7 +80,8 @@ def of_log(log: str, pair: Pair, limit: int | None, first: int) -> PromptSet:
     if not fit:
         raise ValueError(f"{log} has no prompt of {limit} tokens at most, which fit beside the answer; generate less")
     known = known.select(fit)
-    return known.select([row for row, place in enumerate(places(known.names, known.kinds)) if place < first])
+    at = prompt_files.places(known.names, known.kinds)
+    return known.select([row for row, place in enumerate(at) if place < first])
 
 
 def files_of(target: str, drafters: Sequence[str], log: str, prompts: str) -> list[Path]:

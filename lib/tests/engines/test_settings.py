@@ -16,7 +16,8 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.engines import settings as engines
 from lib.engines.settings import CHAINED, ENGINES, GROWN, SAME, why_none
-from lib.engines.vllm import SCHEDULE, ranges, scheduled
+from lib.engines.settings import scheduled
+from lib.engines.vllm import SCHEDULE, ranges
 from lib.engines.writer import CHAIN, DYNAMIC, FOLDER, GGUF, LONGEST, Dynamic
 from lib.forward import load_pair
 from lib.tests import small_models
@@ -212,6 +213,23 @@ def test_vllm_drafts_at_each_batch_size_as_many_as_are_recommended_there(lengths
             assert (SCHEDULE in row["setting"]) == (len(set(lengths.values())) > 1)
             assert READERS[row["engine"]](row["setting"]) == shapes.chain(max(lengths.values()))
             assert SCHEDULE not in row["setting"] or read_schedule(row["setting"], 70) == wanted
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.sampled_from([1, 2, 4, 8, 16]), st.integers(0, 5), min_size=1),
+       st.sampled_from(["eagle3", "model"]))
+def test_sglang_adapts_the_steps_of_eagle_alone(lengths, drafter):
+    """It takes those of the largest batch size in its file that a batch reaches, and starts with one of them."""
+    found = scheduled({batch: rows_of(drafter, length) for batch, length in lengths.items()})
+    for batch, rows in found.items():
+        for row in (row for row in rows if row["engine"] == "SGLang, chain"):
+            given_, _, told = row["setting"].partition("  # which holds ")
+            assert bool(told) == (drafter == "eagle3" and len(set(lengths.values())) > 1)
+            steps = {int(first): own["candidate_steps"] for first, own in json.loads(told).items()} if told else {}
+            assert READERS[row["engine"]](given_.split(" --speculative-adaptive")[0]) == shapes.chain(
+                max(steps.values())[0] if told else lengths[batch])
+            for reached, length in lengths.items() if told else ():
+                assert steps[max(first for first in steps if first <= reached)] == [length]
 
 
 def test_methods_have_a_schedule_each_and_suffix_decoding_has_none():
