@@ -1,12 +1,13 @@
 """Which drafter and tree, by batch size and length of the text, and does the length explain what is accepted? The
 tables "schedule" and "explained" of notebook 6.
 
-Prompts of each length are made of real text (`models.workloads`), the target's greedy answers are recorded, and the
-drafters that read the text draft again. Rounds are calibrated after texts of that length. A drafter with a model is
-left out: its answer at one length is the recommendation, and its cost at others was not timed.
+Prompts of each length are made of real text (`models.workloads`), and the target's greedy answers are recorded.
+Drafters that read the text draft again, the pair's draft model is replayed, and so is each named drafter that ranks
+decide; their drafting and the check are timed after texts of that length.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,12 @@ import torch
 
 from lib.cost import candidates
 from lib.cost.calibration import calibrate
-from lib.cost.round_cost import RULER, CostTable
+from lib.cost.round_cost import FREE, RULER, CostTable
 from lib.decoding.checks import checkable
 from lib.drafters.controls import ExcerptDrafter
+from lib.drafters.drafter import BY_RANKS
 from lib.drafters.heads.store import NGRAMS
-from lib.drafters.registry import heads_for, make
+from lib.drafters.registry import advised, heads_for, make, needs_draft_model
 from lib.lab import stats
 from lib.models import workloads
 from lib.replay import acceptance, simulated
@@ -38,34 +40,43 @@ EXPLAINED = "chain:4"  # the shape whose rounds are explained
 
 
 def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens: int, seconds: float, seed: int,
-             folder: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
+             folder: str = "", drafters: Sequence[str] = ()) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of both tables; of "schedule" for each batch, length and kind of draft (CHAIN or TREE) the fastest
     drafter and shape, its predicted speed over plain decoding with an interval from resampled prompts, and a plain
     round's milliseconds.
 
-    folder: of the user's texts; empty for the shipped ones. seconds: for the costs of a batch and length. Lengths that
+    folder: of the user's texts; empty for the shipped ones. drafters: specs of those with a model; the pair's draft
+    model where none is named. seconds: for the costs of a batch, length and drafter. Lengths that
     leave no room in the target's window, or need more than MOST_TOKENS in a batch, are left out.
     """
     texts = workloads.of_folder(Path(folder)) if folder else None
     rng, order, frames, rounds = np.random.default_rng(seed), torch.Generator().manual_seed(seed), [], []
     named = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
     readers, last = {name: make(name, pair) for name in named}, named[-1]
+    specs = drafters or [name for name in advised(pair) if needs_draft_model(name)]
+    able = candidates.entrants([pair], specs) if specs else []
+    modelled = [one for one in able if one.drafter.traits.replay == BY_RANKS]
     names = checkable(pair.target, SHAPES)
     deepest = max(shapes.parse(name).max_depth for name in names)
     room = pair.window - new_tokens - deepest - 2 if pair.window else np.inf
     for length in (length for length in lengths if length < 0.9 * room):
         prompts = workloads.of_length(pair.tokenizer, length, texts=texts)
-        recorded = candidates.record(pair, (), prompts, new_tokens, deepest)
+        recorded = candidates.record(pair, modelled, prompts, new_tokens, deepest)
         ruler = ExcerptDrafter(prompts.ids, pair.vocabulary, order)
         walks = {(reader, name): simulated.rounds(recorded, drafter, shapes.parse(name))
                  for reader, drafter in readers.items() for name in names}
+        walks |= {(one.name, name): acceptance.rounds_of(recorded.trace, shapes.parse(name), one.name)
+                  for one in modelled for name in names}
         tallies = {way: acceptance.tally_walk(recorded.trace, walk) for way, walk in walks.items()}
         rounds.append(_rounds(recorded.trace, walks[last, EXPLAINED]).assign(length=length))
         for batch in (batch for batch in batches if batch * length <= MOST_TOKENS):
-            rows = calibrate(pair, prompts.ids, batches=[batch], prefix=length, shapes=names, seconds=seconds,
-                             generator=order, drafter=ruler, repeats=3).assign(drafter=RULER)
-            price = CostTable(rows).at(pair.target_name, RULER, batch=batch)
-            tried = pd.DataFrame([_row(*way, tally, price, rng) for way, tally in tallies.items()])
+            prices = {name: CostTable(calibrate(
+                pair, prompts.ids, batches=[batch], prefix=length, shapes=names, seconds=seconds, generator=order,
+                drafter=drafter, repeats=3).assign(drafter=name)).at(pair.target_name, name, batch=batch)
+                for name, drafter in ((RULER, ruler), *((one.name, one.drafter) for one in modelled))}
+            price = replace(prices[RULER], once=0.0, level=FREE)
+            prices = {reader: prices[reader].checking_as(price) if reader in prices else price for reader, _ in tallies}
+            tried = pd.DataFrame([_row(*way, tally, prices[way[0]], rng) for way, tally in tallies.items()])
             best = tried.loc[tried.groupby("kind")["speedup"].idxmax()]
             frames.append(best.assign(target=pair.target_name, batch=batch, length=length,
                                       plain_ms=1000 * price.plain))
@@ -116,7 +127,7 @@ def _row(reader: str, name: str, tally: pd.DataFrame, price, rng: np.random.Gene
     """
     tree, before = shapes.parse(name), tally[tally["stretch"] == "before"]
     sums = (before if len(before) else tally).groupby("prompt")[["accepted", "rounds"]].sum()
-    check = float(price.check(tree.budget) / price.plain)
+    check = float((price.draft(tree) + price.check(tree.budget)) / price.plain)
     speed = stats.ratio(sums["accepted"] + sums["rounds"], sums["rounds"] * check, rng)
     return dict(kind=CHAIN if tree.is_path else TREE, drafter=reader, shape=name, check=check,
                 accepted=sums["accepted"].sum() / sums["rounds"].sum(), speedup=speed.value, low=speed.low,

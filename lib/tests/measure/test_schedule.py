@@ -11,7 +11,7 @@ from lib.trees import shapes
 
 def test_each_cell_has_its_fastest_chain_and_tree():
     torch.set_num_threads(1)
-    rows, factors = schedule(load_pair("small/tiny", dtype="float32"), lengths=[24, 48, 10**6], batches=[1, 400],
+    rows, factors = schedule(load_pair("small/tiny-small", dtype="float32"), lengths=[24, 48, 10**6], batches=[1, 400],
                              new_tokens=8, seconds=0.1, seed=0)
     assert set(rows["length"]) == {24, 48} and set(rows["batch"]) == {1}, "others are too long, or too large"
     assert rows.groupby("length")["kind"].apply(set).tolist() == [{CHAIN, TREE}] * 2
