@@ -30,11 +30,12 @@ def top_tokens(scores: Tensor, count: int) -> Tensor:
     if count == 1:
         return best_token(scores)[:, None]
     top = scores.topk(min(count + 1, vocabulary), dim=-1)
-    # topk promises no order among equals, so rows with a tie are sorted in full.
+    # topk promises no order among equals, so rows with a tie are sorted, down to the last score that is needed.
     tied = (top.values[:, 1:] == top.values[:, :-1]).any(-1)
-    best = top.indices[:, :count]
-    if tied.any():
-        best[tied] = scores[tied].sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    best, least = top.indices[:, :count], top.values[:, count - 1]
+    for row in tied.nonzero()[:, 0].tolist():
+        able = (scores[row] >= least[row]).nonzero()[:, 0]
+        best[row] = able[scores[row, able].sort(descending=True, stable=True).indices[:count]]
     return best
 
 

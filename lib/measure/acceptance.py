@@ -7,6 +7,7 @@ on the others by replay; rows are by judged prompt, so that differences can be p
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -22,7 +23,7 @@ from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet
 from lib.models.prompts import load as load_prompts
-from lib.replay import acceptance, expectation, live, protocols, simulated
+from lib.replay import acceptance, atlas, expectation, live, protocols, simulated
 from lib.replay.acceptance import CONTINUATION, FREQUENT
 from lib.replay.protocols import Competitors
 from lib.replay.recording import record
@@ -62,13 +63,14 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
             choose_prompts: int, judge_prompts: int, new_tokens: int, starts: int, horizon: int,
             temperatures: Sequence[float], families: Sequence[str], budgets: Sequence[int], depth_budget: int,
             chain_lengths: Sequence[int], growth_rules: Sequence[str], live_shapes: Sequence[str], live_tokens: int,
-            dtype: str, seed: int) -> None:
+            dtype: str, seed: int, publish: str = "") -> None:
     """Writes the tables acceptance, depth, nodes, rank, chains, repetition, vocabulary, choices, growth, live,
     expected, worked_round and models.
 
     The parameters are those of notebook 2. Growth, live decoding and the worked round are of the first pair. Traces are
     kept batch by batch in the folder `traces` of the run, so that a measurement that was stopped continues; nothing is
-    computed where all tables have the store's mark. ValueError for prompts, drafters or shapes that do not fit.
+    computed where all tables have the store's mark. publish: a folder to which the greedy traces go as files of the
+    atlas. ValueError for prompts, drafters or shapes that do not fit.
     """
     if len(store.open("models").frame()):
         return  # it is written last
@@ -91,6 +93,8 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
             horizon=horizon, eos_token_id=group[0].eos_token_ids, seed=seed, protocols=protocols.of_pair(group[0]),
             folder=store.folder / "traces" / store.mark, deepest=deepest)]
 
+    for one in studied if publish else ():
+        written(one, one.competitors.pairs[0].vocabulary, Path(publish))
     for name, rows in replay_all(studied, families, budgets, depth_budget, chain_lengths).items():
         store.write(name, rows)
     store.write("repetition", repetition(studied))
@@ -110,6 +114,15 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
     model = as_drafter(headline.competitors[drafter], pair.vocabulary)
     store.write("worked_round", worked_round(pair, model, texts, live_shapes[-1], live_tokens).assign(drafter=drafter))
     store.write("models", models(loaded))
+
+
+def written(one: Studied, vocabulary: int | None, folder: Path) -> None:
+    """Writes a greedy trace to a file of the atlas, with the drafts of drafters that grow trees."""
+    about = one.about
+    if about["temperature"] == 0:
+        drafters = {name: as_drafter(one.competitors[name], vocabulary) for name in one.competitors.of_ranks}
+        place = folder / f"{about['target']}.{about['protocol'].split('-')[0]}.npz".replace("/", "_")
+        atlas.publish(one.recorded, {name: one for name, one in drafters.items() if one.traits.grows}, place)
 
 
 def models(pairs: Sequence) -> pd.DataFrame:

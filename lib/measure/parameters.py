@@ -245,6 +245,13 @@ def costs(name: str, values: Values) -> None:
         read_costs(values[name])
 
 
+def publish(name: str, values: Values) -> None:
+    """A folder for files of the atlas."""
+    if values[name] and not Path(values[name]).expanduser().is_dir():
+        raise ValueError(f"publish is {values[name]!r}, which is no folder; make it first, and give it with a slash: "
+                         "./traces")
+
+
 def rates(name: str, values: Values) -> None:
     """A table of acceptance by depth and rank."""
     if values[name]:
@@ -276,7 +283,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
     "01_shapes": {"families": family, "shape": family, "max_budget": within_curves},
     "02_acceptance": {**MODELS, "temperatures": temperatures, "families": family, "budgets": nodes,
                       "depth_budget": nodes, "chain_lengths": lengths, "growth_rules": growth_rule,
-                      "live_shapes": tree, "drafters": drafter},
+                      "live_shapes": tree, "drafters": drafter, "publish": publish},
     "03_attention_timing": {"dtypes": dtype, "shape": family, "drafts": nodes},
     "04_rules": {**MODELS, "temperatures": temperatures, "live_temperatures": above_zero,
                  "test_temperature": above_zero, "proof_shapes": tree, "exact_shapes": tree, "live_shapes": tree},

@@ -17,6 +17,7 @@ BY_DRAFTER = ("ranks", "probs", "alpha", "chances", "rooms")
 PADDING = {"tokens": -1, "ranks": -1}  # values after a row's end; 0 elsewhere
 INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "loops": np.int64, "ranks": np.int32,
             "rooms": np.int64}
+ABOUT = ("about", "prompts", "kinds")  # kept as texts
 SHORTEST_LOOP_REPEATS = 3
 LONGEST_PERIOD = 40
 
@@ -128,22 +129,26 @@ def join(parts: Sequence[Trace]) -> Trace:
     )
 
 
-def save(trace: Trace, path: str | Path) -> None:
-    """Writes a trace to one safetensors file, in one step: small integers, other numbers in half precision."""
-    path = Path(path)
+def packed(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """A trace as arrays by name, of small integers and half precision, and as texts."""
     arrays = {name: getattr(trace, name) for name in BY_ROW}
     arrays |= {f"{kind}.{name}": array for kind in BY_DRAFTER for name, array in getattr(trace, kind).items()}
-    packed = {}
+    small = {}
     for name, array in arrays.items():
         kind = np.float16
         if array.dtype.kind != "f":
             low, high = int(array.min(initial=0)), int(array.max(initial=0))
             kind = next(kind for kind in (np.int8, np.int16, np.int32, np.int64)
                         if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
-        packed[name] = np.ascontiguousarray(array.astype(kind))
-    about = {name: json.dumps(getattr(trace, name)) for name in ("about", "prompts", "kinds")}
+        small[name] = np.ascontiguousarray(array.astype(kind))
+    return small, {name: json.dumps(getattr(trace, name)) for name in ABOUT}
+
+
+def save(trace: Trace, path: str | Path) -> None:
+    """Writes a trace to one safetensors file, in one step."""
+    path, (arrays, about) = Path(path), packed(trace)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.replace(path, to_bytes(packed, metadata=about))
+    atomic_file.replace(path, to_bytes(arrays, metadata=about))
 
 
 def load(path: str | Path) -> Trace:
@@ -154,11 +159,16 @@ def load(path: str | Path) -> Trace:
     try:
         with safe_open(path, "numpy") as file:
             about = {name: json_text.loads(text) for name, text in (file.metadata() or {}).items()}
-            arrays = {name: file.get_tensor(name).astype(INTEGERS.get(name.split(".")[0], np.float32))
-                      for name in file.keys()}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}
     except (SafetensorError, json.JSONDecodeError) as reason:
         raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None
-    missing = {*BY_ROW, "about", "prompts", "kinds"} - {*arrays, *about}
+    return unpacked(arrays, about, path)
+
+
+def unpacked(arrays: Mapping[str, np.ndarray], about: Mapping[str, object], path: Path) -> Trace:
+    """The trace of `packed`, with the texts' values. ValueError names the file where something is missing."""
+    arrays = {name: array.astype(INTEGERS.get(name.split(".")[0], np.float32)) for name, array in arrays.items()}
+    missing = {*BY_ROW, *ABOUT} - {*arrays, *about}
     if missing:
         raise ValueError(f"{path} is not a trace, or of an older version: it lacks {', '.join(sorted(missing))}; "
                          "delete it, and record the trace again")

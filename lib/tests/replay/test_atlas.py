@@ -1,0 +1,79 @@
+"""The atlas: what its file holds gives the rounds that drafting again gives, for static trees and for growth rules."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.models import load_pair, prompts
+from lib.replay import acceptance, atlas, recording, simulated
+from lib.replay.simulated import Recorded
+from lib.trees import shapes
+from lib.trees.growth.rules import BestFirst
+
+PAIR = load_pair("small/tiny", dtype="float64")
+NEW, LEAST = 20, 0.15
+
+
+@cache
+def recorded():
+    asked = prompts.load("family", PAIR.tokenizer, first=1)
+    trace = recording.record(
+        PAIR.target, {"tiny": PAIR.draft_model}, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=NEW,
+        beyond=atlas.DEPTH + 1, eos_token_id=PAIR.eos_token_ids,
+        about={"protocol": acceptance.CONTINUATION, "target": "small"})
+    return Recorded(trace, asked.ids)
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    path = tmp_path_factory.mktemp("atlas") / "small.npz"
+    atlas.publish(recorded(), {"tiny": LanguageModelDrafter(PAIR.draft_model)}, path)
+    return atlas.load(path)
+
+
+def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
+    columns = ["prompt", "kind", "stretch", "rounds", "drafted", "accepted"]
+    pd.testing.assert_frame_equal(one[columns], other[columns])
+
+
+@pytest.mark.parametrize("name", ["chain:4", "kary:2@14", "independent:3@9"])
+def test_static_trees_accept_what_the_trace_says(read, name):
+    tree, known = shapes.parse(name), recorded().trace
+    same(atlas.evaluate(read, "tiny", tree),
+         acceptance.tally_walk(known, acceptance.rounds_of(known, tree, "tiny")))
+    again = SuffixAutomatonDrafter()
+    same(atlas.evaluate(read, again, tree), acceptance.tally_walk(known, simulated.rounds(recorded(), again, tree)))
+
+
+class Sure(BestFirst):
+    """Of the best nodes those whose reach is more than LEAST."""
+
+    def keep(self, candidates):
+        nodes = candidates.best(self.budget)
+        return nodes[candidates.reach[nodes] > LEAST]
+
+
+@pytest.mark.parametrize("rule", [BestFirst(8, 1), BestFirst(8, 5), BestFirst(8, 32), Sure(8, 12)])
+def test_a_growth_rule_accepts_what_drafting_again_accepts(read, rule):
+    """Its rounds are those of the drafter itself, from the probabilities in the file alone."""
+    walk, known = simulated.rounds(recorded(), LanguageModelDrafter(PAIR.draft_model), rule), recorded().trace
+    assert (known.starts(8) == known.starts(atlas.DEPTH)).all(), "both count the same rounds"
+    same(atlas.evaluate_rule(read, "tiny", rule.keep), acceptance.tally_walk(known, walk))
+
+
+def test_a_rule_that_cannot_be_is_named(read, tmp_path):
+    with pytest.raises(ValueError, match="keeps node .* without its parent"):
+        atlas.evaluate_rule(read, "tiny", lambda candidates: candidates.best(99)[-1:])
+    with pytest.raises(ValueError, match="no drafts of 'nano'"):
+        atlas.evaluate_rule(read, "nano", lambda candidates: [])
+    with pytest.raises(ValueError, match="has tiny"):
+        atlas.evaluate(read, "nano", shapes.chain(1))
+    with pytest.raises(FileNotFoundError, match="give a file of data/atlas"):
+        atlas.load(tmp_path / "none.npz")
+    np.savez(tmp_path / "other.npz", a=np.zeros(1))
+    with pytest.raises(ValueError, match="holds a, but no prompt_tokens"):
+        atlas.load(tmp_path / "other.npz")
