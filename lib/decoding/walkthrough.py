@@ -7,7 +7,7 @@ from typing import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from lib.attention.registration import tree_forward
+from lib.attention.registration import takes_chains, tree_forward
 from lib.decoding.loop import generate, stack
 from lib.models.cache import TreeCache
 from lib.trees.growth.candidates import Growth
@@ -25,8 +25,9 @@ class Step:
     """One round as it is shown, and the running totals up to and including it.
 
     tokens: the text of each node, the root's first.
-    probabilities: the drafter's probability of each node after its parent (the root's is 1); None for a drafter that is
-        not a language model.
+    probabilities, target_probabilities: the drafter's and the target's probability of each node after its parent (the
+        root's is 1), the target's at temperature 1 for greedy decoding; None for a drafter that is not a language
+        model, and for a target that takes chains alone.
     accepted: nodes of the accepted path, root excluded.
     bonus: the text of the token that the target adds.
     seconds: of the rounds so far, without prefill.
@@ -39,6 +40,7 @@ class Step:
     tree: Tree
     tokens: tuple[str, ...]
     probabilities: tuple[float, ...] | None
+    target_probabilities: tuple[float, ...] | None
     accepted: tuple[int, ...]
     bonus: str
     text: tuple[tuple[str, str], ...]
@@ -94,13 +96,17 @@ def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, rule: str
     pieces = [(_decode(tokenizer, ids), PROMPT), *zip(added_texts(tokenizer, ids, written), writers)]
     ends = [*(later.position for later in done.rounds[1:]), len(written)]  # tokens written at the end of each round
     steps, drafted_tokens, accepted_tokens, seconds = [], 0, 0, 0.0
-    for one, (draft, accepted, bonus), chances, end in zip(done.rounds, seen, _beliefs(drafter, prompt, seen), ends):
+    known = None if takes_chains(pair.target.config) else pair.target
+    believed = zip(_beliefs(getattr(drafter, "model", None), getattr(drafter, "temperature", 1.0), prompt, seen),
+                   _beliefs(known, temperature or 1.0, prompt, seen))
+    for one, (draft, accepted, bonus), (chances, wanted), end in zip(done.rounds, seen, believed, ends):
         drafted_tokens, accepted_tokens = drafted_tokens + one.drafted, accepted_tokens + one.accepted
         seconds += one.seconds
         tokens = draft.token_list
         above = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
         steps.append(Step(
             number=len(steps) + 1, of=len(done.rounds), tree=draft.tree, probabilities=chances,
+            target_probabilities=wanted,
             accepted=tuple(accepted), tokens=tuple(_text_after(tokenizer, *both) for both in zip(above, tokens)),
             bonus=_text_after(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
             text=tuple(pieces[: 1 + end]), fresh=end - one.position, drafted_tokens=drafted_tokens,
@@ -109,9 +115,8 @@ def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, rule: str
 
 
 @torch.inference_mode()
-def _beliefs(drafter, prompt: Tensor, seen: Sequence[Seen]) -> Iterator[tuple[float, ...] | None]:
-    """The drafter's probability of each node, round by round, from one forward pass of its model over each draft."""
-    model = getattr(drafter, "model", None)
+def _beliefs(model, temperature: float, prompt: Tensor, seen: Sequence[Seen]) -> Iterator[tuple[float, ...] | None]:
+    """A model's probability of each node, round by round, from one forward pass over each draft."""
     if model is None:
         yield from (None for _ in seen)
         return
@@ -121,7 +126,7 @@ def _beliefs(drafter, prompt: Tensor, seen: Sequence[Seen]) -> Iterator[tuple[fl
     cache.set_lengths(torch.tensor([len(prompt)]))
     for draft, accepted, _ in seen:
         logits = tree_forward(model, *stack([draft], model.device), cache).logits[0]
-        probs = warp(logits, drafter.temperature).cpu()
+        probs = warp(logits, temperature).cpu()
         cache.commit([[ROOT, *accepted]])
         yield 1.0, *probs[draft.tree.parents[1:].tolist(), draft.tokens[1:]].tolist()
 

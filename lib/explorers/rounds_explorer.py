@@ -1,11 +1,15 @@
-"""The rounds explorer: choose a pair, prompt, drafter, tree and rule, and step through what every round accepts."""
+"""The rounds explorer: choose a pair, prompt, drafter, tree and rule, and step through what every round accepts; a
+second drafter and tree may decode the same prompt beside it.
+"""
 
 from collections.abc import Sequence
 from html import escape
 from math import isnan
 
+import anywidget
 import ipywidgets
 import torch
+import traitlets
 from matplotlib.colors import to_rgb
 from torch import Tensor
 
@@ -14,13 +18,14 @@ from lib.decoding.checks import checkable
 from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, Step, walk
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.registry import advised, heads_for, make
-from lib.lab.theme import ROLES
+from lib.lab.theme import BLACK, ROLES
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
 from lib.trees import drawing, shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
+from lib.trees.picture import shaded, tree_svg
 from lib.trees.tree import Tree
 from lib.verify.rules import RULES
 
@@ -31,6 +36,23 @@ GREEDY, NAIVE, TOP_K = "greedy", "naive", "top_k"
 MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be readable
 WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none
 PROMPT_TAIL, PROMPT_LINES = 400, 6  # characters and lines of the prompt before the running text
+NONE = "none"  # in the place of a second tree
+WIDE, LANE = 900, 46  # pixels of a timeline, and of the bars of one setting
+
+
+class Timeline(anywidget.AnyWidget):
+    """The rounds as bars; a click on one goes there."""
+
+    _esm = """export default { render({ model, el }) {
+      const show = () => { el.innerHTML = model.get("svg"); };
+      el.onclick = ({ target }) => {
+        const bar = target.closest("[data-round]");
+        if (bar) { model.set("round", Number(bar.dataset.round)); model.save_changes(); }
+      };
+      model.on("change:svg", show); show();
+    } };"""
+    svg = traitlets.Unicode().tag(sync=True)
+    round = traitlets.Int(1).tag(sync=True)
 
 
 class RoundsExplorer:
@@ -52,15 +74,17 @@ class RoundsExplorer:
         self.pairs, self.prompts = {pair.name: pair for pair in pairs}, prompts
         self.acceptance, self.seed = acceptance_by_rank, seed
         self.steps: list[Step] = []
+        self.other: list[Step] = []
         self.plain: dict[tuple, float] = {}
         self._make_view(shape, drafter, temperature, new_tokens)
         self.kind.observe(self._offer_prompts, names="value")
         self.pair.observe(self._offer_drafters, names="value")
         self.temperature.observe(self._offer_rules, names="value")
         for control in (self.pair, self.drafter, self.prompt, self.typed, self.shape, self.rule, self.temperature,
-                        self.new_tokens):
+                        self.new_tokens, self.other_drafter, self.other_shape):
             control.observe(self._decode, names="value")
         self.round.observe(self._show, names="value")
+        self.timeline.observe(lambda change: setattr(self.round, "value", change["new"]), names="round")
         self.back.on_click(lambda _: self._move(-1))
         self.forward.on_click(lambda _: self._move(1))
         self._decode()
@@ -88,6 +112,11 @@ class RoundsExplorer:
         offered = drafters_of(first)
         self.drafter = ipywidgets.Combobox(value=drafter if drafter in offered else offered[0], options=offered,
                                             description="drafter", **once)
+        self.other_drafter = ipywidgets.Combobox(value=self.drafter.value, options=offered, description="beside",
+                                                 **once)
+        self.other_shape = ipywidgets.Combobox(value=NONE, options=(NONE, *self.shape.options), description="its tree",
+                                               **once)
+        self.timeline = Timeline()
         self.temperature = ipywidgets.FloatText(temperature, step=0.1, description="temperature",
                                                 style={"description_width": "initial"}, layout=_wide("170px"), **once)
         self.rule = ipywidgets.Dropdown(options=rules_at(temperature), description="rule", layout=_wide("260px"))
@@ -102,10 +131,11 @@ class RoundsExplorer:
         scrolled = ipywidgets.Box([self.picture], layout=ipywidgets.Layout(overflow="auto", max_width="100%",
                                                                            max_height="640px"))
         self.shown = ipywidgets.VBox([
-            ipywidgets.HBox([self.round, self.back, self.forward]), self.numbers, self.text,
+            self.timeline, ipywidgets.HBox([self.round, self.back, self.forward]), self.numbers, self.text,
             ipywidgets.HTML(legend()), scrolled], layout=ipywidgets.Layout(display="none"))
         self.view = ipywidgets.VBox([
             ipywidgets.HBox([self.pair, self.drafter, self.shape], layout=wrapped),
+            ipywidgets.HBox([self.other_drafter, self.other_shape], layout=wrapped),
             ipywidgets.HBox([self.temperature, self.rule, self.new_tokens], layout=wrapped),
             ipywidgets.HBox([self.kind, self.prompt, self.typed], layout=wrapped), self.message, self.shown])
 
@@ -132,7 +162,7 @@ class RoundsExplorer:
 
     def _offer_drafters(self, change=None) -> None:
         """The drafters of the chosen pair; another one is taken where the chosen one is not among them."""
-        self.drafter.options = drafters_of(self.pairs[self.pair.value])
+        self.drafter.options = self.other_drafter.options = drafters_of(self.pairs[self.pair.value])
         if self.drafter.value not in self.drafter.options:
             self.drafter.value = self.drafter.options[0]
 
@@ -142,9 +172,9 @@ class RoundsExplorer:
         if tuple(self.rule.options) != offered:
             self.rule.options = offered
 
-    def _made_drafter(self, pair: Pair):
-        """The drafter, with children for which the rule was made. ValueError for a rule that it cannot draft for."""
-        spec, proposal = self.drafter.value, RULES[self.rule.value].made_for
+    def _made_drafter(self, pair: Pair, spec: str):
+        """A drafter, with children for which the rule was made. ValueError for a rule that it cannot draft for."""
+        proposal = RULES[self.rule.value].made_for
         if proposal == TOP_K:
             return make(spec, pair)
         try:
@@ -170,9 +200,8 @@ class RoundsExplorer:
             raise ValueError("the prompt is empty: type one, then click elsewhere")
         return dialogue.tokenise(dialogue.of_user(self.typed.value), pair.tokenizer)
 
-    def _shape(self) -> Tree | Growth:
-        """The static shape or growth rule that is named. ValueError for an unknown one, or one too large to read."""
-        name = self.shape.value
+    def _shape(self, name: str) -> Tree | Growth:
+        """The static shape or growth rule of a name. ValueError for an unknown one, or one too large to read."""
         grown_from_data = name.partition("@")[0].strip() in ("sparse", "optimal")
         shape = shapes.parse(name, acceptance=self.acceptance) if grown_from_data else shape_or_growth(name)
         if shape.budget > MOST_NODES:
@@ -192,9 +221,11 @@ class RoundsExplorer:
                 raise ValueError(f"new tokens is {self.new_tokens.value}: give 2 to {MOST_TOKENS}")
             pair = self.pairs[self.pair.value]
             prompt = self._chosen_prompt(pair)
-            steps = walk(pair, self._made_drafter(pair), prompt, self._shape(), rule=self.rule.value,
-                         temperature=self.temperature.value, new_tokens=self.new_tokens.value,
-                         generator=torch.Generator().manual_seed(self.seed))
+            asked = [(self.drafter.value, self.shape.value), (self.other_drafter.value, self.other_shape.value)]
+            steps, other = ([] if shape == NONE else walk(
+                pair, self._made_drafter(pair, spec), prompt, self._shape(shape), rule=self.rule.value,
+                temperature=self.temperature.value, new_tokens=self.new_tokens.value,
+                generator=torch.Generator().manual_seed(self.seed)) for spec, shape in asked)
             if not steps:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
             self.plain_speed = self._plain_speed(pair, prompt)
@@ -204,7 +235,7 @@ class RoundsExplorer:
             stays = ". Below is still the last decoding that worked." if self.steps else ""
             self.message.value = _note(text + stays, "#B00020")
             return
-        self.message.value, self.shown.layout.display, self.steps = "", None, steps
+        self.message.value, self.shown.layout.display, self.steps, self.other = "", None, steps, other
         if self.round.value == 1:
             self._show()
         self.round.value = 1  # shows the first round if another one was shown
@@ -216,8 +247,10 @@ class RoundsExplorer:
 
     def _show(self, change=None) -> None:
         """Picture, numbers and running text of the chosen round."""
-        self.picture.value = tree_svg(self.step)
-        self.numbers.value = _paragraph(describe_round(self.step, self.plain_speed))
+        self.picture.value = round_svg(self.step)
+        self.timeline.svg = timeline_svg(self.steps, self.other, self.step.number)
+        self.timeline.round = self.step.number
+        self.numbers.value = _paragraph(describe_round(self.step, self.plain_speed) + compared(self.step, self.other))
         self.text.value = running_text(self.step)
         self._enable()
 
@@ -283,7 +316,7 @@ def legend() -> str:
     square = "display:inline-block;width:.9em;height:.9em;border-radius:3px;vertical-align:-.1em"
     patches = [f'<span style="{square};background:{ROLES[role]}"></span>&nbsp; {text}'
                for role, text in meaning.items()]
-    signs = "%: the drafter's probability of a node after its parent; #: its rank; · a space, ↵ a line's end"
+    signs = "%: the probability of a node after its parent, the drafter's / the target's; · a space, ↵ a line's end"
     entries = [f'<span style="white-space:nowrap;margin-right:1.6em">{entry}</span>' for entry in [*patches, signs]]
     return f'<div style="font-size:12px;line-height:2">{" ".join(entries)}</div>'
 
@@ -299,13 +332,54 @@ def describe_round(step: Step, plain: float = float("nan")) -> str:
             + ("." if isnan(plain) else f" ({plain:.0f} plainly)."))
 
 
-def tree_svg(step: Step) -> str:
-    """The round's tree with its tokens; on the line to each node the drafter's probability, if it has one, and the rank
-    among its siblings.
+def compared(step: Step, other: Sequence[Step]) -> str:
+    """How far the second setting is where a round of the first ends, as HTML; empty without one."""
+    if not other:
+        return ""
+    reached = next((one for one in other if _written(one) >= _written(step)), other[-1])
+    return (f" The setting beside it has {_written(reached)} tokens after <b>{reached.number}</b> rounds and "
+            f"{1000 * reached.seconds:.0f} ms; this one {_written(step)} after <b>{step.number}</b> and "
+            f"{1000 * step.seconds:.0f} ms.")
+
+
+def timeline_svg(steps: Sequence[Step], other: Sequence[Step], current: int) -> str:
+    """The rounds over the tokens that they write, the second setting below: as wide as a round's tokens, as high as its
+    accepted ones.
     """
-    ranks = [f"#{rank}" for rank in step.tree.rank]
-    chances = ["" if step.probabilities is None else "<1% " if chance < 0.005 else f"{chance:.0%} "
-               for chance in step.probabilities or ranks]
-    return drawing.as_svg(drawing.draw_tree(
-        step.tree, labels=[drawing.visible(token) for token in step.tokens], accepted=step.accepted,
-        bonus=drawing.visible(step.bonus), notes=[chance + rank for chance, rank in zip(chances, ranks)]))
+    lanes = [lane for lane in (steps, other) if lane]
+    scale = WIDE / max(_written(lane[-1]) for lane in lanes)
+    most = max(1, max(len(step.accepted) for lane in lanes for step in lane))
+    bars = []
+    for row, lane in enumerate(lanes):
+        before, ground = 0, (LANE + 14) * row + LANE
+        for step in lane:
+            tall = 4 + (LANE - 6) * len(step.accepted) / most
+            edge = f' stroke="{BLACK}" stroke-width="2"' if row == 0 and step.number == current else ""
+            place = f' data-round="{step.number}" style="cursor:pointer"' if row == 0 else ""
+            bars.append(f'<rect x="{scale * before + 1:.1f}" y="{ground - tall:.1f}" height="{tall:.1f}" width="'
+                        f'{scale * (_written(step) - before) - 1:.1f}" fill="{shaded(len(step.accepted) / most)}"{edge}'
+                        f'{place}><title>round {step.number}: {len(step.accepted)} of {step.tree.budget} draft tokens '
+                        'accepted</title></rect>')
+            before = _written(step)
+        bars.append(f'<text x="0" y="{ground + 11}">{("this setting", "beside it")[row]}: {len(lane)} rounds for '
+                    f'{before} tokens</text>')
+    return (f'<svg width="{WIDE + 4}" height="{(LANE + 14) * len(lanes)}" role="img" font-size="11" '
+            f'font-family="sans-serif">{"".join(bars)}</svg>')
+
+
+def _written(step: Step) -> int:
+    """Tokens that the rounds up to this one wrote."""
+    return step.accepted_tokens + step.number
+
+
+def round_svg(step: Step) -> str:
+    """The round's tree with its tokens; on the line to each node the drafter's probability and the target's, where they
+    are known.
+    """
+    tree = Tree(step.parents, [*step.tree.rank, 1 + max((int(step.tree.rank[child]) for child in step.tree.children(
+        step.parents[-1])), default=-1)])
+    known = [chances for chances in (step.probabilities, step.target_probabilities) if chances is not None]
+    notes = ["/".join("<1%" if chance < 0.005 else f"{chance:.0%}" for chance in chances) for chances in zip(*known)]
+    return tree_svg(tree, [drawing.visible(token) for token in (*step.tokens, step.bonus)], sideways=True,
+                    colours=[ROLES[role] for role in step.roles], lit={0, *step.accepted, tree.budget},
+                    notes=[*(notes or [""] * step.tree.size), ""])

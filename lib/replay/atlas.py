@@ -13,9 +13,10 @@ Growth rules are exact as long as they keep nodes among these. `data/atlas/READM
 import copy
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,8 @@ from lib.trees.growth.registry import parse as parse_rule
 from lib.trees.tree import NO_PARENT, Tree
 from lib.verify.draft import Draft, Draws
 
-NODES, DEPTH = 32, 8  # of the recorded draft trees
+NODES, DEPTH = 24, 6  # of the recorded draft trees
+AHEAD, LAST = 16, 127  # levels of recorded ranks, and the largest of them, which stands for all from there on
 PROMPTS, PARTS = "prompt_tokens", ("parents", "rank", "reach", "hit")
 
 
@@ -150,10 +152,7 @@ class _AtEachToken(Wrapper):
     def __init__(self, drafter: Drafter, shape):
         self.drafter, self.shape, self.kept, self.began = drafter, shape, {}, count()
 
-    @property
-    def traits(self):
-        """Those of the drafter."""
-        return self.drafter.traits
+    traits, target = property(attrgetter("drafter.traits")), property(attrgetter("drafter.target"))
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins the next rows."""
@@ -193,9 +192,20 @@ def drafts_of(recorded: Recorded, drafter: Drafter) -> Drafts:
     return drafts
 
 
+def _levels(array: np.ndarray) -> np.ndarray:
+    return array if array.ndim == 2 else array[:, :, :AHEAD]
+
+
+def _small(known: Trace) -> Trace:
+    """A trace whose drafters' ranks and probabilities go AHEAD levels down, and ranks to LAST."""
+    ranks = {name: np.minimum(_levels(array), LAST) for name, array in known.ranks.items()}
+    probs = {name: _levels(array) for name, array in known.probs.items()}
+    return replace(known, ranks=ranks, probs=probs, chances={})
+
+
 def publish(recorded: Recorded, drafters: Mapping[str, Drafter], path: str | Path) -> None:
     """Writes a trace with its prompts, and the drafts of these drafters by name, to one compressed file."""
-    arrays, about = trace.packed(recorded.trace)
+    arrays, about = trace.packed(_small(recorded.trace))
     arrays |= {PROMPTS: torch.cat(list(recorded.prompts)).numpy().astype(np.int32),
                "prompt_lengths": np.array([len(ids) for ids in recorded.prompts], dtype=np.int32)}
     arrays |= {name: np.array(text) for name, text in about.items()}

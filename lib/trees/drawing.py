@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -10,7 +9,6 @@ from math import ceil
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.colors import ListedColormap, to_rgba
@@ -183,15 +181,6 @@ def visible(text: str, longest: int = LONGEST) -> str:
 def _drawable() -> frozenset[int]:
     """The characters that the fonts have; matplotlib warns of any other."""
     return frozenset().union(*(get_font(findfont(name)).get_charmap() for name in FONTS))
-
-
-def as_svg(figure: Figure) -> str:
-    """A figure as an SVG element of an HTML page, with text as text; the figure is closed."""
-    text = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "tree", "savefig.bbox": "standard"}):
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    plt.close(figure)
-    return text.getvalue()[text.getvalue().index("<svg") :]
 
 
 def positions(tree: Tree) -> np.ndarray:

@@ -16,7 +16,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
-from lib.explorers.rounds_explorer import describe_round, legend, running_text, tree_svg
+from lib.explorers.rounds_explorer import describe_round, legend, running_text, round_svg
 from lib.forward.reduced import reduced
 from lib.lab.theme import ROLES
 from lib.tests import small_models
@@ -99,8 +99,8 @@ def test_probabilities_are_those_of_a_forward_without_cache_behind_each_path(dra
 def test_drafters_that_are_no_language_model_are_told_without_probabilities(drafter):
     steps = told("kary:2@6", drafter)
     assert {step.probabilities for step in steps} == {None}
-    drawn = tree_svg(max(steps, key=lambda step: step.tree.budget))
-    assert not re.search(r"\d% #", drawn) and ">#0</text>" in drawn
+    drawn = round_svg(max(steps, key=lambda step: step.tree.budget))
+    assert re.search(r">(<1|&lt;1|\d+)%</text>", drawn) and "%/" not in drawn, "the target's alone"
 
 
 def test_a_round_that_passes_the_limit_counts_whole_and_writes_what_fits():
@@ -141,14 +141,24 @@ def test_texts_of_tokens_add_up_and_split_no_character(before, text):
     assert [piece for piece in pieces if piece] == list(text)
 
 
-def test_the_drawing_holds_every_token_its_probability_and_its_rank():
+def test_the_drawing_holds_every_token_and_both_probabilities():
     step = max(told(), key=lambda step: len(step.accepted))
-    written = [unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", tree_svg(step))]
+    written = [unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", round_svg(step))]
     for label in (*step.tokens, step.bonus):
         assert visible(label) in written
-    for chance, rank in zip(step.probabilities[1:], step.tree.rank[1:]):
-        assert f"{'<1%' if chance < 0.005 else f'{chance:.0%}'} #{rank}" in written
-    assert not re.search(r"#\d+$", "".join(text for text in written if text == step.tokens[0])), "the root has no rank"
+    for both in list(zip(step.probabilities, step.target_probabilities))[1:]:
+        assert "/".join("<1%" if chance < 0.005 else f"{chance:.0%}" for chance in both) in written
+
+
+def test_the_targets_probabilities_are_those_of_a_forward_behind_each_path():
+    for step in told("expansion:2,2,1"):
+        committed = [*Letters.ids("".join(text for text, _ in step.text[: len(step.text) - step.fresh]))]
+        own = Letters.ids("".join(step.tokens))
+        for node in range(1, step.tree.size):
+            path = [own[above] for above in step.tree.path(node)[1:-1]]
+            logits = MODEL(torch.tensor([committed + path])).logits[0, -1]
+            expected = torch.softmax(logits, -1)[own[node]].item()
+            assert step.target_probabilities[node] == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_speed_is_that_of_the_rounds_so_far():

@@ -6,60 +6,11 @@ import pytest
 
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer, drafters_of
-from lib.explorers.shape_explorer import ShapeExplorer
 from lib.tests import small_models
 from lib.tests.letters import Letters
 from lib.trees import shapes
 
 ACCEPTANCE = [0.6, 0.2, 0.1]
-
-
-@pytest.fixture
-def explorer():
-    return ShapeExplorer({"greedy": ACCEPTANCE, "sampled": [0.4, 0.3, 0.2]}, first="kary:2", budget=6, max_budget=32,
-                         prefix=10)
-
-
-@pytest.mark.parametrize(("control", "value"), [
-    ("first", "chain"), ("first", "expansion:2,1@4"), ("second", "star"), ("budget", 9), ("prefix", 99), ("node", "4"),
-    ("decoding", "sampled")])
-def test_every_control_changes_what_is_shown(explorer, control, value):
-    before = explorer.shown.value
-    getattr(explorer, control).value = value
-    assert explorer.shown.value != before and explorer.shown.value.count("<svg") == len(explorer.trees)
-    assert explorer.message.value == ""
-
-
-def test_trees_and_numbers_follow_the_controls(explorer):
-    assert explorer.trees == {"kary:2": shapes.kary(2, 2)} and "6 nodes, depth 2, 4 leaves" in explorer.shown.value
-    explorer.first.value, explorer.budget.value = "optimal", 9
-    assert explorer.trees == {"optimal": shapes.optimal(ACCEPTANCE, 9)}
-    tree = explorer.trees["optimal"]
-    assert f"{shapes.expected_accepted(tree, ACCEPTANCE):.2f} accepted" in explorer.shown.value
-    explorer.node.value = "3"
-    seen = ", ".join(map(str, tree.path(3)))
-    assert f"sees the prefix and nodes {seen}" in explorer.shown.value
-    assert f"= {10 + tree.depth[3]}," in explorer.shown.value
-    explorer.prefix.value = 0
-    assert f"sees nodes {seen}" in explorer.shown.value  # where there is no prefix none is seen
-
-
-def test_two_shapes_stand_side_by_side_and_a_name_may_have_its_own_budget(explorer):
-    explorer.second.value = "chain@3"
-    assert {name: tree.budget for name, tree in explorer.trees.items()} == {"kary:2": 6, "chain@3": 3}
-    explorer.node.value = "5"  # which the chain does not have
-    assert explorer.message.value == "" and explorer.shown.value.count("node 5: reached") == 1
-    explorer.second.value = "none"
-    assert list(explorer.trees) == ["kary:2"]
-
-
-@pytest.mark.parametrize(("control", "value", "says"), [
-    ("first", "bush", "unknown"), ("first", " ", "shape is empty"), ("prefix", -1, "prefix is -1: give 0 to"),
-    ("node", "7", "mark node is 7: give one of 0 to 6"), ("node", "root", "mark node is &#x27;root&#x27;")])
-def test_a_wrong_choice_is_named_and_the_picture_stays(explorer, control, value, says):
-    before = explorer.shown.value
-    getattr(explorer, control).value = value
-    assert says in explorer.message.value and explorer.shown.value == before
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +60,30 @@ def test_every_control_decodes_anew_and_shows_the_first_round(rounds, control, v
     assert rounds.steps is not before and rounds.steps != before
     assert (rounds.round.value, rounds.round.max, rounds.message.value) == (1, len(rounds.steps), "")
     assert "Round 1 of" in rounds.numbers.value and rounds.text.value.startswith("<div")
+
+
+def test_the_timeline_shows_all_rounds_and_leads_to_each(rounds):
+    assert rounds.timeline.svg.count("data-round") == len(rounds.steps)
+    rounds.timeline.round = 3
+    assert rounds.step is rounds.steps[2] and "Round 3 of" in rounds.numbers.value
+    rounds.forward.click()
+    assert rounds.timeline.round == 4
+
+
+def test_two_settings_decode_the_same_prompt_side_by_side(rounds):
+    rounds.other_drafter.value, rounds.other_shape.value = "lookup", "chain:3"
+    assert rounds.message.value == "" and "beside it" in rounds.timeline.svg
+    assert [step.text[-1] for step in (rounds.steps[-1], rounds.other[-1])].count(rounds.steps[-1].text[-1]) == 2
+    assert "The setting beside it has" in rounds.numbers.value
+    rounds.other_shape.value = "none"
+    assert not rounds.other and "beside it" not in rounds.numbers.value
+
+
+def test_the_target_is_sure_of_what_it_accepts_greedily(rounds):
+    for step in rounds.steps:
+        for node in step.accepted:
+            siblings = step.tree.children(int(step.tree.parents[node]))
+            assert step.target_probabilities[node] == max(step.target_probabilities[one] for one in siblings)
 
 
 def test_a_prompt_can_be_typed(rounds):

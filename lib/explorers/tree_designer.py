@@ -1,0 +1,267 @@
+"""The tree designer: a draft tree under your hands, and after each change what it is worth on recorded text.
+
+Half of the prompts give the hints and grow trees, the other half judges: numbers and shades are of these.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from html import escape
+from pathlib import Path
+
+import anywidget
+import ipywidgets
+import numpy as np
+import traitlets
+
+from lib.cost.round_cost import RoundCost
+from lib.drafters.registry import DRAFTERS
+from lib.engines.settings import settings
+from lib.engines.writer import FOLDER
+from lib.explorers.cost_explorer import curve_of
+from lib.lab import stats, theme
+from lib.lab.theme import ROLES
+from lib.replay import acceptance
+from lib.replay.atlas import Atlas
+from lib.replay.rank_paths import MOST_RANK, rank_paths
+from lib.trees import shapes
+from lib.trees.picture import mask_svg, shaded, tree_svg
+from lib.trees.tree import ROOT, Tree
+
+MOST_NODES = 64
+BESIDE = ("chain", "optimal", acceptance.FREQUENT)  # families of as many nodes
+STEPS = 200  # that can be undone
+BEST, CHEAPEST = "#0072B2", "#D55E00"  # rings around the node below which to add, and the one to drop
+
+
+class Canvas(anywidget.AnyWidget):
+    """The drawing in the browser; commands come as messages, and a new `version` shows the other values."""
+
+    _esm = Path(__file__).with_name("canvas.js")
+    svg, told, code = (traitlets.Unicode().tag(sync=True) for _ in range(3))
+    selected, version = (traitlets.Int().tag(sync=True) for _ in range(2))
+    undoable, redoable = (traitlets.Bool().tag(sync=True) for _ in range(2))
+
+
+class TreeDesigner:
+    """A tree on a recorded trace, edited by clicks, keys or the methods `add`, `prune`, `undo`, `redo`, `take`.
+
+    drafter: of the trace; the first one where none is named. price: the cost of rounds, from which speed follows; both
+    of its parts can be typed. Show `view`; errors appear in `message`, and the last tree stays.
+    """
+
+    def __init__(self, atlas: Atlas, *, drafter: str = "", name: str = "kary:2@14", price: RoundCost | None = None,
+                 prefix: int = 128, seed: int = 0):
+        self.choosing, self.judging = (part.trace for part in atlas.recorded.halves())
+        known, self.price, self.prefix, self.seed = list(atlas.trace.ranks), price, prefix, seed
+        once = {"continuous_update": False}
+        self.drafter = ipywidgets.Dropdown(options=known, value=drafter or known[0], description="drafter")
+        self.name = ipywidgets.Combobox(value=name, options=(*shapes.FAMILIES, acceptance.FREQUENT),
+                                        description="start from", **once)
+        self.budget = ipywidgets.BoundedIntText(16, 1, MOST_NODES, description="budget")
+        self.check = ipywidgets.Text(_typed(price), description="check (ms)", placeholder="0:10, 16:12, 64:20",
+                                     layout=ipywidgets.Layout(width="420px"), **once)
+        self.level = ipywidgets.FloatText(1000 * float(price.level(1)) if price else 0.0, description="level (ms)",
+                                          **once)
+        self.canvas, self.message = Canvas(), ipywidgets.HTML()
+        self.numbers, self.kinds, self.mask, self.copied = (ipywidgets.HTML() for _ in range(4))
+        wrapped = ipywidgets.Layout(flex_flow="row wrap")
+        self.view = ipywidgets.VBox([
+            ipywidgets.HBox([self.drafter, self.name, self.budget], layout=wrapped),
+            ipywidgets.HBox([self.check, self.level], layout=wrapped), self.message, self.canvas,
+            ipywidgets.HBox([ipywidgets.VBox([self.numbers, self.kinds]), self.mask], layout=wrapped), self.copied])
+        self.commands: Mapping[str, Callable[[int], None]] = {
+            "add": self.add, "prune": self.prune, "undo": lambda node: self.undo(), "redo": lambda node: self.redo(),
+            "add hint": lambda node: self.add(self.best_to_add()[0]),
+            "drop hint": lambda node: self.prune(self.cheapest()[0]), "grow": lambda node: self.grow()}
+        self._beside = cache(self._of_budget)
+        self.past: list[Tree] = []
+        self.future: list[Tree] = []
+        self.tree, self.selected = shapes.chain(1), ROOT
+        self.canvas.on_msg(self._answer)
+        self.name.observe(self._start, names="value")
+        for control in (self.drafter, self.check, self.level):
+            control.observe(self._show, names="value")
+        self._start()
+
+    # ---------------------------------------------------------------------------------------------------------- editing
+
+    def add(self, node: int) -> None:
+        """Gives a node its next child."""
+        if self.tree.budget >= MOST_NODES:
+            raise ValueError(f"the tree has {self.tree.budget} nodes, the most that stay readable: drop some")
+        self.take(Tree.from_choices([*self.tree.choices(), (*self._path(node), len(self.tree.children(node)))]),
+                  self._path(node))
+
+    def prune(self, node: int) -> None:
+        """Removes a node with all below it; later siblings take its rank. The root stays."""
+        gone = self._path(node)
+        if not gone:
+            raise ValueError("the root is the last committed token, which cannot be pruned: give another node")
+        paths = []
+        for path in self.tree.choices():
+            if path[: len(gone)] == gone:
+                continue
+            at = len(gone) - 1
+            later = len(path) > at and path[:at] == gone[:at] and path[at] > gone[at]
+            paths.append((*path[:at], path[at] - 1, *path[at + 1 :]) if later else path)
+        if not paths:
+            raise ValueError("a draft tree has one node or more: add another one first")
+        self.take(Tree.from_choices(paths), gone[:-1])
+
+    def undo(self) -> None:
+        """Takes the last change back."""
+        if self.past:
+            self.future.append(self.tree)
+            self._set(self.past.pop(), ())
+
+    def redo(self) -> None:
+        """Makes again what was taken back."""
+        if self.future:
+            self.past.append(self.tree)
+            self._set(self.future.pop(), ())
+
+    def grow(self) -> None:
+        """Takes the best static tree of the budget on the choosing prompts: the most frequent paths of ranks."""
+        self.take(acceptance.family_tree(acceptance.FREQUENT, self.budget.value, self.choosing, self.drafter.value))
+
+    def take(self, tree: Tree, selected: tuple[int, ...] = ()) -> None:
+        """Another tree, which can be undone; selected: the path of the node that is selected."""
+        self.past, self.future = [*self.past, self.tree][-STEPS:], []
+        self._set(tree, selected)
+
+    def best_to_add(self) -> tuple[int, float]:
+        """The node whose next child would be accepted most often, and in what share of the choosing prompts' starts."""
+        trie, nodes = self._counted()
+        gains = [trie.count(child) if node >= 0 and (rank := len(self.tree.children(at))) < MOST_RANK
+                 and (child := trie.children(node).get(rank)) is not None else 0 for at, node in enumerate(nodes)]
+        return int(np.argmax(gains)), max(gains) / max(1, trie.count(ROOT))
+
+    def cheapest(self) -> tuple[int, float]:
+        """The leaf that is accepted least often, the last of equals, and in what share of starts."""
+        trie, nodes = self._counted()
+        losses = {leaf: trie.count(nodes[leaf]) if nodes[leaf] >= 0 else 0 for leaf in self.tree.leaves}
+        leaf = min(losses, key=lambda one: (losses[one], -one))
+        return int(leaf), losses[leaf] / max(1, trie.count(ROOT))
+
+    def _counted(self):
+        trie = rank_paths(self.choosing, self.drafter.value, before_loops=True)
+        return trie, trie.nodes(self.tree)
+
+    def _path(self, node: int) -> tuple[int, ...]:
+        return tuple(self.tree.choices()[node - 1]) if node else ()
+
+    def _set(self, tree: Tree, selected: tuple[int, ...]) -> None:
+        self.tree = tree
+        self.selected = ([(), *map(tuple, tree.choices())]).index(selected)
+        self._show()
+
+    def _answer(self, canvas, content, buffers) -> None:
+        """A command from the browser."""
+        try:
+            self.commands[content["command"]](int(content["node"]))
+        except ValueError as error:
+            self.message.value = _error(error)
+
+    def _start(self, change=None) -> None:
+        try:
+            name = self.name.value.strip()
+            family, at, _ = name.partition("@")
+            grown = family in (acceptance.FREQUENT, "optimal", "sparse") or not at and ":" not in name
+            budget = int(name.partition("@")[2] or self.budget.value) if grown else 0
+            tree = acceptance.family_tree(family, budget, self.choosing, self.drafter.value) if grown else \
+                shapes.parse(name)
+            if not 1 <= tree.budget <= MOST_NODES:
+                raise ValueError(f"{name!r} has {tree.budget} nodes: give a tree of 1 to {MOST_NODES}")
+        except Exception as error:  # a callback's traceback would only appear in a log
+            self.message.value = _error(error)
+            return
+        self.take(tree)
+
+    # ---------------------------------------------------------------------------------------------------------- showing
+
+    def worth(self, tree: Tree) -> dict[str, object]:
+        """The acceptance of a tree on the judging prompts, with intervals, by kind, and by node."""
+        rounds = acceptance.rounds_of(self.judging, tree, self.drafter.value)
+        rows = acceptance.tally_walk(self.judging, rounds)
+        rows = rows[rows["stretch"] == "before"]
+        rng = np.random.default_rng(self.seed)
+        length, rate = (stats.ratio(rows["accepted"], rows[name], rng) for name in ("rounds", "drafted"))
+        nodes = acceptance.by_node(tree, rounds, self.judging.loops)
+        kinds = rows.groupby("kind")[["accepted", "rounds"]].sum()
+        return dict(length=length, rate=rate, kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
+                    shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))], rounds=length.n_rounds)
+
+    def speed(self, tree: Tree, tokens: float) -> float | None:
+        """Predicted speed over plain decoding at the typed costs; None where none is typed."""
+        if not self.check.value.strip():
+            return None
+        check = curve_of(self.check.value)
+        return tokens * check(0) / (self.level.value * tree.max_depth + check(tree.budget))
+
+    def _of_budget(self, drafter: str, budget: int) -> dict[str, dict]:
+        trees = {name: acceptance.family_tree(name, budget, self.choosing, drafter) for name in BESIDE}
+        return {name: self.worth(tree) | {"tree": tree} for name, tree in trees.items()}
+
+    def _show(self, change=None) -> None:
+        try:
+            own = self.worth(self.tree) | {"tree": self.tree}
+            rows = {"this tree": own} | self._beside(self.drafter.value, self.tree.budget)
+            self.numbers.value = self._table(rows)
+        except Exception as error:  # a callback's traceback would only appear in a log
+            self.message.value = _error(error)
+            return
+        shares, (add, gain), (drop, loss) = own["shares"], self.best_to_add(), self.cheapest()
+        self.message.value = ""
+        canvas, paths = self.canvas, [(), *self.tree.choices()]
+        with canvas.hold_sync():
+            canvas.svg = tree_svg(
+                self.tree, ["root", *(f"{share:.2f}".lstrip("0") for share in shares[1:])],
+                colours=[ROLES["root"], *map(shaded, shares[1:])], marks={drop: CHEAPEST, add: BEST},
+                titles=[f"node {node}, ranks {', '.join(map(str, path)) or 'none'}: accepted in {share:.1%} of rounds"
+                        for node, (path, share) in enumerate(zip(paths, shares))])
+            canvas.told = (f"{self.tree.budget} nodes: {own['length'].value:.3f} accepted tokens per round, rate "
+                           f"{own['rate'].value:.1%}. Best to add: a child of node {add} (+{gain:.3f} per round, "
+                           f"blue); cheapest to drop: node {drop} (-{loss:.3f}, red).")
+            canvas.selected, canvas.undoable, canvas.redoable = self.selected, bool(self.past), bool(self.future)
+            canvas.code = self.code()
+            canvas.version += 1
+        bars = "".join(
+            f"<tr><td>{escape(kind)}</td><td>{value:.2f}</td><td><div style='background:{ROLES['accepted']};"
+            f"height:.8em;width:{60 * value:.0f}px'></div></td></tr>" for kind, value in own["kinds"].items())
+        self.kinds.value = f"<table><tr><th>kind</th><th colspan=2>accepted tokens per round</th></tr>{bars}</table>"
+        self.mask.value = f"<div>mask; position ids after {self.prefix} tokens</div>{mask_svg(self.tree, self.prefix)}"
+        self.copied.value = (f"<details><summary>Python, choices, engines</summary><pre>{escape(canvas.code)}</pre>"
+                             "</details>")
+
+    def _table(self, rows: Mapping[str, dict]) -> str:
+        cells = []
+        for name, one in rows.items():
+            length, rate, speed = one["length"], one["rate"], self.speed(one["tree"], 1 + one["length"].value)
+            strong = "b" if name == "this tree" else "span"
+            cells.append("<tr>" + "".join(f"<td><{strong}>{text}</{strong}></td>" for text in (
+                escape(theme.shown(name)), one["tree"].max_depth, stats.format_estimate(length),
+                stats.format_estimate(rate, ".1%"), "–" if speed is None else f"{speed:.2f}")) + "</tr>")
+        head = "".join(f"<th>{text}</th>" for text in (
+            f"{self.tree.budget} nodes", "depth", "acceptance length", "acceptance rate", "predicted speed over plain"))
+        return (f"<table><tr>{head}</tr>{''.join(cells)}</table>{len(set(self.judging.prompts))} prompts, 95 % "
+                "intervals; grown trees and hints are of other prompts.")
+
+    def code(self) -> str:
+        """The tree as a Python line, as choices, and what engines take for it or for its depth."""
+        choices = [tuple(path) for path in self.tree.choices()]
+        chain, known = shapes.chain(self.tree.max_depth), self.drafter.value
+        lines = settings(known if known in DRAFTERS else "model", self.tree, chain, {FOLDER: known})
+        return "\n".join([f"tree = Tree.from_choices({choices})", f"choices = {[list(path) for path in choices]}",
+                          *(f"{line['engine']}, {line['draft']}: {line['setting']}" for line in lines)])
+
+
+def _typed(price: RoundCost | None) -> str:
+    """The cost of checks as `curve_of` reads it."""
+    if price is None:
+        return ""
+    points = [(0, price.plain), *((nodes, price.check(nodes)) for nodes in (4, 8, 16, 32, 64))]
+    return ", ".join(f"{nodes}:{1000 * seconds:.2f}" for nodes, seconds in points)
+
+
+def _error(error: Exception) -> str:
+    return f'<span style="color:#B00020">{escape(str(error))}</span>'

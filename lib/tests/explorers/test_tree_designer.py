@@ -1,0 +1,103 @@
+"""The tree designer without a browser: each change is what replay says of the new tree, hints are the best single
+changes, and what is copied makes the same tree.
+"""
+
+import numpy as np
+import pytest
+
+from lib.cost.round_cost import Curve, RoundCost
+from lib.explorers.tree_designer import TreeDesigner
+from lib.replay import acceptance
+from lib.replay.atlas import Atlas
+from lib.replay.rank_paths import rank_paths
+from lib.tests.replay.test_atlas import recorded
+from lib.trees.tree import Tree
+
+PRICE = RoundCost(0.01, 0.0, Curve(np.ones(1), np.array([0.002])), Curve(np.array([0.0, 64]), np.array([0.01, 0.02])))
+
+
+@pytest.fixture
+def designer():
+    known = recorded()
+    known.trace.about["choosing"] = sorted(set(known.trace.prompts))[::2]
+    return TreeDesigner(Atlas(known, {}), name="kary:2@6", price=PRICE)
+
+
+def accepted(tree, part) -> int:
+    """Accepted tokens over all starts before a loop."""
+    trie = rank_paths(part, "tiny", before_loops=True)
+    return sum(trie.count(node) for node in trie.nodes(tree)[1:] if node >= 0)
+
+
+def test_nodes_are_added_pruned_and_come_back(designer):
+    first = designer.tree
+    designer.add(0)
+    assert designer.tree.choices() == [*[path for path in first.choices() if len(path) == 1], (2,),
+                                       *[path for path in first.choices() if len(path) > 1]]
+    designer.prune(1)  # with its children; the later siblings move up
+    assert sorted(designer.tree.choices()) == [(0,), (0, 0), (0, 1), (1,)]
+    designer.undo(), designer.undo()
+    assert designer.tree == first
+    designer.redo()
+    assert designer.tree.budget == 7
+    designer.undo()
+    designer.undo()
+    designer.add(0)
+    assert not designer.future, "a new change ends what can be made again"
+    with pytest.raises(ValueError, match="the root is the last committed token"):
+        designer.prune(0)
+
+
+def test_hints_are_the_best_single_changes(designer):
+    for _ in range(4):
+        before, (node, gain) = accepted(designer.tree, designer.choosing), designer.best_to_add()
+        starts = rank_paths(designer.choosing, "tiny", before_loops=True).count(0)
+        others = []
+        for other in range(designer.tree.size):
+            designer.add(other)
+            others.append(accepted(designer.tree, designer.choosing) - before)
+            designer.undo()
+        assert others[node] == max(others) and gain == pytest.approx(max(others) / starts)
+        leaf, loss = designer.cheapest()
+        losses = {}
+        for other in designer.tree.leaves:
+            kept = [path for at, path in enumerate(designer.tree.choices(), 1) if at != other]
+            losses[int(other)] = before - accepted(Tree.from_choices(kept), designer.choosing)
+        assert losses[leaf] == min(losses.values()) and loss == pytest.approx(losses[leaf] / starts)
+        designer.commands["add hint"](0)
+        assert accepted(designer.tree, designer.choosing) == before + others[node]
+    designer.budget.value = 9
+    designer.commands["grow"](0)
+    assert accepted(designer.tree, designer.choosing) >= max(
+        accepted(acceptance.family_tree(name, 9, designer.choosing, "tiny"), designer.choosing)
+        for name in ("chain", "kary:2", "optimal"))
+
+
+def test_what_is_shown_is_replayed_on_the_other_prompts(designer):
+    rounds = acceptance.rounds_of(designer.judging, designer.tree, "tiny")
+    counted = rounds.select(rounds.starts < designer.judging.loops[rounds.rows])
+    shown = designer.worth(designer.tree)
+    assert shown["length"].value == pytest.approx(counted.accepted.mean())
+    assert f"{shown['rate'].value:.1%}" in designer.numbers.value and "Sequoia" in designer.numbers.value
+    assert designer.canvas.svg.count('class="node"') == designer.tree.size
+    speed = (1 + shown["length"].value) * 10 / (2 * 2 + 10 + 6 * 10 / 64)
+    assert f"<b>{speed:.2f}</b>" in designer.numbers.value
+    designer.check.value = ""
+    assert "–" in designer.numbers.value
+
+
+def test_the_copied_line_makes_the_tree(designer):
+    names = {"Tree": Tree}
+    exec(designer.canvas.code.splitlines()[0], names)
+    assert names["tree"] == designer.tree and "vLLM" in designer.canvas.code
+
+
+@pytest.mark.parametrize(("act", "says"), [
+    (lambda one: setattr(one.name, "value", "kary:9@x"), "kary:9@x"),
+    (lambda one: setattr(one.name, "value", "chain:500"), "500"),
+    (lambda one: setattr(one.check, "value", "many"), "many"),
+    (lambda one: one._answer(None, {"command": "prune", "node": 0}, []), "cannot be pruned")])
+def test_what_is_wrong_is_named_and_the_tree_stays(designer, act, says):
+    before = designer.tree
+    act(designer)
+    assert says in designer.message.value and designer.tree == before
