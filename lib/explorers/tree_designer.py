@@ -21,7 +21,7 @@ from lib.explorers.cost_explorer import curve_of
 from lib.lab import stats, theme
 from lib.lab.theme import ROLES
 from lib.replay import acceptance
-from lib.replay.atlas import Atlas
+from lib.replay.atlas import Atlas, levels_of
 from lib.replay.rank_paths import MOST_RANK, rank_paths
 from lib.trees import shapes
 from lib.trees.picture import mask_svg, shaded, tree_svg
@@ -181,6 +181,9 @@ class TreeDesigner:
 
     def worth(self, tree: Tree) -> dict[str, object]:
         """The acceptance of a tree on the judging prompts, with intervals, by kind, and by node."""
+        if tree.max_depth > (levels := levels_of(self.judging, self.drafter.value)):
+            raise ValueError(f"the tree has {tree.max_depth} levels, {self.drafter.value!r} was recorded for {levels}: "
+                             "drop the deepest nodes")
         rounds = acceptance.rounds_of(self.judging, tree, self.drafter.value)
         rows = acceptance.tally_walk(self.judging, rounds)
         rows = rows[rows["stretch"] == "before"]
@@ -200,7 +203,8 @@ class TreeDesigner:
 
     def _of_budget(self, drafter: str, budget: int) -> dict[str, dict]:
         trees = {name: acceptance.family_tree(name, budget, self.choosing, drafter) for name in BESIDE}
-        return {name: self.worth(tree) | {"tree": tree} for name, tree in trees.items()}
+        return {name: self.worth(tree) | {"tree": tree} for name, tree in trees.items()
+                if tree.max_depth <= levels_of(self.judging, drafter)}
 
     def _show(self, change=None) -> None:
         try:

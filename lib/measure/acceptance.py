@@ -5,7 +5,7 @@ on the others by replay; rows are by judged prompt, so that differences can be p
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -15,18 +15,18 @@ import pandas as pd
 from lib.decoding.checks import checkable
 from lib.decoding.walkthrough import walk
 from lib.drafters import vocabulary as reduced_vocabulary
-from lib.drafters.drafter import Drafter, TextDrafter
+from lib.drafters.drafter import BY_RANKS, Drafter, TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import DRAFTERS, heads_for
 from lib.forward.load import load_pairs
 from lib.forward.reduced import first_tokens
 from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet
 from lib.models.prompts import load as load_prompts
-from lib.replay import acceptance, atlas, expectation, live, protocols, simulated
+from lib.replay import acceptance, atlas, expectation, live, protocols, recording, simulated
 from lib.replay.acceptance import CONTINUATION, FREQUENT
 from lib.replay.protocols import Competitors
-from lib.replay.recording import record
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.trees import growth, shapes
@@ -94,7 +94,7 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
             folder=store.folder / "traces" / store.mark, deepest=deepest)]
 
     for one in studied if publish else ():
-        written(one, one.competitors.pairs[0].vocabulary, Path(publish))
+        written(one, Path(publish))
     for name, rows in replay_all(studied, families, budgets, depth_budget, chain_lengths).items():
         store.write(name, rows)
     store.write("repetition", repetition(studied))
@@ -116,13 +116,25 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
     store.write("models", models(loaded))
 
 
-def written(one: Studied, vocabulary: int | None, folder: Path) -> None:
-    """Writes a greedy trace to a file of the atlas, with the drafts of drafters that grow trees."""
-    about = one.about
-    if about["temperature"] == 0:
-        drafters = {name: as_drafter(one.competitors[name], vocabulary) for name in one.competitors.of_ranks}
-        place = folder / f"{about['target']}.{about['protocol'].split('-')[0]}.npz".replace("/", "_")
-        atlas.publish(one.recorded, {name: one for name, one in drafters.items() if one.traits.grows}, place)
+def written(one: Studied, folder: Path) -> None:
+    """Writes a greedy trace to a file of the atlas, with the drafts of drafters that grow trees; the heads that ship
+    for the target are recorded too.
+    """
+    about, known, pair = one.about, one.recorded.trace, one.competitors.pairs[0]
+    if about["temperature"] != 0:
+        return
+    drafters, recorded = dict(one.competitors.of_ranks), one.recorded
+    heads = [name for name in heads_for(about["target"]) if DRAFTERS[name].traits.replay == BY_RANKS]
+    if heads := [name for name in heads if name not in one.competitors and DRAFTERS[name].traits.grows]:
+        drafters |= (more := Competitors([pair], heads))
+        texts = [row[row >= 0].tolist() for row in known.tokens]
+        read = recording.read(pair.target, more.of_ranks, recorded.prompts, texts, names=known.prompts,
+                              kinds=known.kinds, eos_token_id=pair.eos_token_ids, ahead=atlas.AHEAD)
+        known = replace(known, ranks={**known.ranks, **read.ranks}, probs={**known.probs, **read.probs})
+        recorded = Recorded(known, recorded.prompts)
+    growing = {name: as_drafter(drafter, pair.vocabulary) for name, drafter in drafters.items()}
+    place = folder / f"{about['target']}.{about['protocol'].split('-')[0]}.npz".replace("/", "_")
+    atlas.publish(recorded, {name: drafter for name, drafter in growing.items() if drafter.traits.grows}, place)
 
 
 def models(pairs: Sequence) -> pd.DataFrame:
@@ -348,7 +360,7 @@ def expected(pair, prompts: PromptSet, shape_names: Sequence[str], temperatures:
     frames = []
     for temperature in filter(None, temperatures if pair.draft_model is not None else ()):
         competitors = Competitors([pair], ["model"])
-        trace = record(
+        trace = recording.record(
             pair.target, competitors.of_ranks, prompts.ids, names=prompts.names, kinds=prompts.kinds,
             max_new_tokens=new_tokens - 1, beyond=deepest + 1, temperature=temperature, siblings=siblings,
             eos_token_id=pair.eos_token_ids, seed=f"{seed}/{temperature}", about={"protocol": CONTINUATION},

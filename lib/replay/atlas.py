@@ -104,7 +104,16 @@ def evaluate(atlas: Atlas, drafter: str | Drafter, tree: Tree) -> pd.DataFrame:
         return acceptance.tally_walk(atlas.trace, simulated.rounds(atlas.recorded, drafter, tree))
     if drafter not in atlas.trace.ranks:
         raise ValueError(f"drafter {drafter!r} is not in this atlas, which has {', '.join(atlas.trace.ranks)}")
+    if tree.max_depth > (levels := levels_of(atlas.trace, drafter)):
+        raise ValueError(f"the tree has {tree.max_depth} levels, ranks of {drafter!r} are known for {levels}: give one "
+                         "that is no deeper")
     return acceptance.tally_walk(atlas.trace, acceptance.rounds_of(atlas.trace, tree, drafter))
+
+
+def levels_of(known: Trace, drafter: str) -> float:
+    """How deep a tree may be on a trace: without a limit where ranks depend on the path alone."""
+    ranks = known.ranks[drafter]
+    return float("inf") if ranks.ndim == 2 else ranks.shape[2]
 
 
 def evaluate_rule(atlas: Atlas, drafter: str, keep: Callable[[Candidates], Sequence[int]]) -> pd.DataFrame:
@@ -192,15 +201,12 @@ def drafts_of(recorded: Recorded, drafter: Drafter) -> Drafts:
     return drafts
 
 
-def _levels(array: np.ndarray) -> np.ndarray:
-    return array if array.ndim == 2 else array[:, :, :AHEAD]
-
-
 def _small(known: Trace) -> Trace:
-    """A trace whose drafters' ranks and probabilities go AHEAD levels down, and ranks to LAST."""
-    ranks = {name: np.minimum(_levels(array), LAST) for name, array in known.ranks.items()}
-    probs = {name: _levels(array) for name, array in known.probs.items()}
-    return replace(known, ranks=ranks, probs=probs, chances={})
+    """A trace whose ranks go AHEAD levels down and to LAST, and whose probabilities are those by transition."""
+    ranks = {name: np.minimum(array if array.ndim == 2 else array[:, :, :AHEAD], LAST)
+             for name, array in known.ranks.items()}
+    return replace(known, ranks=ranks, probs={name: array for name, array in known.probs.items() if array.ndim == 2},
+                   chances={})
 
 
 def publish(recorded: Recorded, drafters: Mapping[str, Drafter], path: str | Path) -> None:
