@@ -316,7 +316,8 @@ def legend() -> str:
     square = "display:inline-block;width:.9em;height:.9em;border-radius:3px;vertical-align:-.1em"
     patches = [f'<span style="{square};background:{ROLES[role]}"></span>&nbsp; {text}'
                for role, text in meaning.items()]
-    signs = "%: the probability of a node after its parent, the drafter's / the target's; · a space, ↵ a line's end"
+    signs = ("%: a node's probability after its parent, the drafter's / the target's, or this alone; · a space, "
+             "↵ a line's end")
     entries = [f'<span style="white-space:nowrap;margin-right:1.6em">{entry}</span>' for entry in [*patches, signs]]
     return f'<div style="font-size:12px;line-height:2">{" ".join(entries)}</div>'
 

@@ -30,6 +30,7 @@ from lib.trees.tree import ROOT, Tree
 MOST_NODES = 64
 BESIDE = ("chain", "optimal", acceptance.FREQUENT)  # families of as many nodes
 STEPS = 200  # that can be undone
+COMPACT = "line-height:1.4"  # a widget's own lines are twice as far apart
 BEST, CHEAPEST = "#0072B2", "#D55E00"  # rings around the node below which to add, and the one to drop
 
 
@@ -60,15 +61,15 @@ class TreeDesigner:
         self.budget = ipywidgets.BoundedIntText(16, 1, MOST_NODES, description="budget")
         self.check = ipywidgets.Text(_typed(price), description="check (ms)", placeholder="0:10, 16:12, 64:20",
                                      layout=ipywidgets.Layout(width="420px"), **once)
-        self.level = ipywidgets.FloatText(1000 * float(price.level(1)) if price else 0.0, description="level (ms)",
-                                          **once)
+        self.level = ipywidgets.FloatText(round(1000 * float(price.level(1)), 2) if price else 0.0,
+                                          description="level (ms)", **once)
         self.canvas, self.message = Canvas(), ipywidgets.HTML()
         self.numbers, self.kinds, self.mask, self.copied = (ipywidgets.HTML() for _ in range(4))
         wrapped = ipywidgets.Layout(flex_flow="row wrap")
         self.view = ipywidgets.VBox([
             ipywidgets.HBox([self.drafter, self.name, self.budget], layout=wrapped),
             ipywidgets.HBox([self.check, self.level], layout=wrapped), self.message, self.canvas,
-            ipywidgets.HBox([ipywidgets.VBox([self.numbers, self.kinds]), self.mask], layout=wrapped), self.copied])
+            self.numbers, ipywidgets.HBox([self.mask, self.kinds], layout=wrapped), self.copied])
         self.commands: Mapping[str, Callable[[int], None]] = {
             "add": self.add, "prune": self.prune, "undo": lambda node: self.undo(), "redo": lambda node: self.redo(),
             "add hint": lambda node: self.add(self.best_to_add()[0]),
@@ -232,7 +233,8 @@ class TreeDesigner:
         bars = "".join(
             f"<tr><td>{escape(kind)}</td><td>{value:.2f}</td><td><div style='background:{ROLES['accepted']};"
             f"height:.8em;width:{60 * value:.0f}px'></div></td></tr>" for kind, value in own["kinds"].items())
-        self.kinds.value = f"<table><tr><th>kind</th><th colspan=2>accepted tokens per round</th></tr>{bars}</table>"
+        self.kinds.value = (f"<table style='{COMPACT}'><tr><th>kind</th><th colspan=2>accepted tokens per round</th>"
+                            f"</tr>{bars}</table>")
         self.mask.value = f"<div>mask; position ids after {self.prefix} tokens</div>{mask_svg(self.tree, self.prefix)}"
         self.copied.value = (f"<details><summary>Python, choices, engines</summary><pre>{escape(canvas.code)}</pre>"
                              "</details>")
@@ -247,8 +249,8 @@ class TreeDesigner:
                 stats.format_estimate(rate, ".1%"), "–" if speed is None else f"{speed:.2f}")) + "</tr>")
         head = "".join(f"<th>{text}</th>" for text in (
             f"{self.tree.budget} nodes", "depth", "acceptance length", "acceptance rate", "predicted speed over plain"))
-        return (f"<table><tr>{head}</tr>{''.join(cells)}</table>{len(set(self.judging.prompts))} prompts, 95 % "
-                "intervals; grown trees and hints are of other prompts.")
+        return (f"<table style='{COMPACT};border-spacing:12px 0'><tr>{head}</tr>{''.join(cells)}</table>"
+                f"{len(set(self.judging.prompts))} prompts, 95 % intervals; grown trees and hints are of others.")
 
     def code(self) -> str:
         """The tree as a Python line, as choices, and what engines take for it or for its depth."""

@@ -36,7 +36,8 @@ TEXTS = {".txt", ".md", ".rst", ".py", ".json", ".csv", ".html", ".c", ".cpp", "
 MOST_CHARACTERS = 4000  # of a file that is a prompt, about 1,000 tokens
 FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name in ("family.jsonl", "chat.jsonl"))
 GZIP = b"\x1f\x8b"  # the first bytes of a compressed file
-FORMS = {"turns": ("question_id", "category"), "messages": (), "conversation": (), "source": ("question_id", "category"), "prompt": ()}
+FORMS = {"turns": ("question_id", "category"), "messages": (), "conversation": (),
+         "source": ("question_id", "category"), "prompt": ()}
 ROLES = ("system", "user", "assistant")
 RECIPE = {"package", "path", "sha256", "part", "start", "end"}  # fields of a source
 SHORTEST_DOCSTRING = 160  # characters

@@ -11,7 +11,7 @@ from lib.lab.theme import BLACK, ROLES
 from lib.trees.drawing import positions
 from lib.trees.tree import ROOT, Tree
 
-ACROSS, DOWN, RADIUS = 42, 58, 16  # of a tree with its root on top: between neighbours, between levels, of a node
+ACROSS, DOWN, RADIUS = 42, 50, 16  # of a tree with its root on top: between neighbours, between levels, of a node
 CHARACTER, LINE = 7.8, 30  # of a tree with its root on the left: the width of a letter, the height of a row
 WHITE = (255, 255, 255)
 
@@ -75,8 +75,8 @@ def mask_svg(tree: Tree, prefix: int = 0) -> str:
     side = cell * tree.size
     return (f'<svg class="mask" xmlns="http://www.w3.org/2000/svg" width="{side + 44}" height="{side}" role="img" '
             f'font-family="DejaVu Sans Mono,Menlo,monospace" font-size="{min(10, cell + 2)}"><title>the mask: a row '
-            f'for each node, filled where it attends; right, its position id</title><rect width="{side}" height="{side}" '
-            f'fill="#f4f4f4"/>{"".join(rows)}</svg>')
+            f'for each node, filled where it attends; right, its position id</title><rect width="{side}" '
+            f'height="{side}" fill="#f4f4f4"/>{"".join(rows)}</svg>')
 
 
 def shaded(share: float, colour: str = ROLES["accepted"]) -> str:
