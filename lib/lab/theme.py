@@ -18,7 +18,7 @@ from lib.lab import atomic_file
 BLACK, GREY, SKY, ORANGE, GREEN, PURPLE, BLUE, VERMILLION = (
     "#000000", "#8A8A8A", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00")
 PALE = "#D9D9D9"
-COLOURS = 64  # of a picture: more than can be told apart in any figure
+COLOURS = 48  # of a picture: more than can be told apart in any figure
 SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (5, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
 
 # Colours of a node's role in a round; explorers, trees and running text share them.
