@@ -31,7 +31,7 @@ SGLANG_LINE = ("--speculative-algorithm {algorithm} --speculative-draft-model-pa
                f"--{STEPS} {{steps}} --{TOP_K} {{top_k}} --{TOKENS} {{with_root}}")
 EAGLES = ("eagle", "eagle3")
 ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
-SGLANG = "0.5.4 and later; not run here"
+SGLANG, SGLANG_CHAIN = "0.5.4 and later; not run here", "SGLang, chain"
 # An EAGLE chain, of which the adaptive mode takes other numbers of steps at other batch sizes, 0 among them.
 ADAPTABLE = rf"(.*algorithm EAGLE3? .*) --{STEPS} \d+ --{TOP_K} 1 --{TOKENS} (\d+)"
 ADAPTIVE = "adaptive.json"  # the file of its schedule
@@ -39,7 +39,7 @@ ADAPTIVE = "adaptive.json"  # the file of its schedule
 ENGINES: dict[str, Writer] = {
     **transformers.WRITERS,
     **vllm.WRITERS,
-    "SGLang, chain": Writer(CHAIN, SGLANG_LINE, {"model": {"algorithm": "STANDALONE"}, **ALGORITHMS}, SGLANG),
+    SGLANG_CHAIN: Writer(CHAIN, SGLANG_LINE, {"model": {"algorithm": "STANDALONE"}, **ALGORITHMS}, SGLANG),
     "SGLang, n-gram": Writer(
         CHAIN, f"--speculative-algorithm NGRAM --{TOKENS} {{with_root}} --speculative-ngram-max-bfs-breadth 1",
         {"lookup": {}, "sam": {}}, f"{SGLANG}, on CUDA", ""),
@@ -87,7 +87,8 @@ def scheduled(by_batch: Mapping[int, Sequence[Mapping[str, str]] | None]) -> dic
     rows, found = vllm.scheduled(by_batch), {}
     for batch, lines in rows.items():
         for at, line in enumerate(lines):
-            if match := re.fullmatch(ADAPTABLE, line["setting"]):
+            match = line.get("engine") == SGLANG_CHAIN and re.fullmatch(ADAPTABLE, line["setting"])
+            if match:
                 found.setdefault(match[1], {})[batch] = at, int(match[2]) - 1
     for head, places_of in found.items():
         lengths = {batch: length for batch, (_, length) in places_of.items()}

@@ -1,6 +1,6 @@
 """The atlas: recorded traces as data, on which a new tree or growth rule can be tried without a model.
 
-    atlas = load("data/atlas/base.npz")
+    atlas = load("base.continuation")
     evaluate(atlas, "tiny", shapes.parse("kary:2@14"))
     evaluate_rule(atlas, "tiny", lambda candidates: candidates.best(8))
 
@@ -37,6 +37,7 @@ from lib.verify.draft import Draft, Draws
 
 NODES, DEPTH = 24, 6  # of the recorded draft trees
 AHEAD, LAST = 16, 127  # levels of recorded ranks, and the largest of them, which stands for all from there on
+SHIPPED = Path(__file__).parents[2] / "data" / "atlas"
 PROMPTS, PARTS = "prompt_tokens", ("parents", "rank", "reach", "hit")
 
 
@@ -79,8 +80,11 @@ class Atlas:
 
 
 def load(path: str | Path) -> Atlas:
-    """Reads a file that `publish` wrote. FileNotFoundError without it; ValueError for another file."""
-    path = Path(path).expanduser()
+    """Reads a file that `publish` wrote, or by its name one of SHIPPED. FileNotFoundError without it; ValueError for
+    another file.
+    """
+    named = SHIPPED / f"{path}.npz"
+    path = named if named.is_file() else Path(path).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"no atlas at {path.resolve()}; give a file of data/atlas, or one that notebook 2 "
                                 "published")
