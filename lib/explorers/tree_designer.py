@@ -1,6 +1,6 @@
 """The tree designer: a draft tree under your hands, and after each change what it is worth on recorded text.
 
-Half of the prompts give the hints and grow trees, the other half judges: numbers and shades are of these.
+The choosing prompts give the hints and grow trees, the others judge: numbers and shades are of these.
 """
 
 from collections.abc import Callable, Mapping

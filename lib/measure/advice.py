@@ -69,7 +69,7 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequen
         store.write("experts", taken.assign(target=first.target_name))
     if lengths and not store.open("schedule").keys():  # before the recommendation, which takes the models from memory
         planned = schedule(first, lengths=lengths, batches=batches, new_tokens=new_tokens, seconds=cell_seconds,
-                           seed=seed, folder=texts_folder, drafters=drafters)
+                           seed=seed, folder=texts_folder)
         for name, rows in zip(("explained", "schedule"), reversed(planned)):
             store.write(name, rows)
     competing = drafters and [*drafters, *(name for name in further_heads if name in made_for(first.target_name))]

@@ -2,8 +2,8 @@
 tables "schedule" and "explained" of notebook 6.
 
 Prompts of each length are made of real text (`models.workloads`), and the target's greedy answers are recorded.
-Drafters that read the text draft again, the pair's draft model is replayed, and so is each named drafter that ranks
-decide; their drafting and the check are timed after texts of that length.
+Drafters that read the text draft again, and the pair's draft model is replayed; its drafting and the check are timed
+after texts of that length. Heads are left out: timing each in each cell would take longer than the recommendation.
 """
 
 from collections.abc import Sequence
@@ -40,20 +40,19 @@ EXPLAINED = "chain:4"  # the shape whose rounds are explained
 
 
 def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens: int, seconds: float, seed: int,
-             folder: str = "", drafters: Sequence[str] = ()) -> tuple[pd.DataFrame, pd.DataFrame]:
+             folder: str = "") -> tuple[pd.DataFrame, pd.DataFrame]:
     """The rows of both tables; of "schedule" for each batch, length and kind of draft (CHAIN or TREE) the fastest
     drafter and shape, its predicted speed over plain decoding with an interval from resampled prompts, and a plain
     round's milliseconds.
 
-    folder: of the user's texts; empty for the shipped ones. drafters: specs of those with a model; the pair's draft
-    model where none is named. seconds: for the costs of a batch, length and drafter. Lengths that
-    leave no room in the target's window, or need more than MOST_TOKENS in a batch, are left out.
+    folder: of the user's texts; empty for the shipped ones. seconds: for the costs of a batch, length and drafter.
+    Lengths that leave no room in the target's window, or need more than MOST_TOKENS in a batch, are left out.
     """
     texts = workloads.of_folder(Path(folder)) if folder else None
     rng, order, frames, rounds = np.random.default_rng(seed), torch.Generator().manual_seed(seed), [], []
     named = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
     readers, last = {name: make(name, pair) for name in named}, named[-1]
-    specs = drafters or [name for name in advised(pair) if needs_draft_model(name)]
+    specs = [name for name in advised(pair) if needs_draft_model(name)]
     able = candidates.entrants([pair], specs) if specs else []
     modelled = [one for one in able if one.drafter.traits.replay == BY_RANKS]
     names = checkable(pair.target, SHAPES)
