@@ -57,23 +57,31 @@ class Layout:
 
 @dataclass(frozen=True)
 class Profile:
-    """Values by notebook and parameter. seconds: estimates by notebook. online: whether models may be downloaded."""
+    """Values by notebook and parameter. seconds: estimates by notebook. online: whether models may be downloaded.
+
+    apart: notebooks that run only where a command names them, such as one that needs other software; see `Stage.apart`.
+    """
 
     name: str
     about: str
     values: Mapping[str, Mapping[str, Value]]
     seconds: Mapping[str, float]
     online: bool
+    apart: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One notebook: defaults of its parameters, values that the command sets, estimated seconds (None: unknown)."""
+    """One notebook: defaults of its parameters, values that the command sets, estimated seconds (None: unknown).
+
+    apart: it is rendered from the tables that the run has, or else from those of the committed run.
+    """
 
     name: str
     defaults: Mapping[str, Value]
     values: Mapping[str, Value]
     seconds: float | None
+    apart: bool = False
 
     @property
     def parameters(self) -> dict[str, Value]:
@@ -171,7 +179,7 @@ def make(layout: Layout, words: Sequence[str], *, settings: Sequence[str] = (), 
                          "a letter or digit")
     where = {RUN_DIR: os.path.relpath(layout.runs / run, layout.notebooks)}
     stages = tuple(Stage(name, defaults[name], values[name] | (where if RUN_DIR in defaults[name] else {}),
-                         profile.seconds.get(name)) for name in names)
+                         profile.seconds.get(name), name in profile.apart and not chosen) for name in names)
     first = start and find_notebook(start, known)
     if start is not None and first not in names:
         hint = f"it is not among the notebooks of this command, {', '.join(names)}" if first else nearest(start, known)
@@ -210,16 +218,20 @@ def load_profile(path: Path, known: Sequence[str]) -> Profile:
     if not isinstance(content, dict):
         raise UsageError(f"profile {path} must hold one section per notebook, such as 01_shapes:")
     about, seconds, online = content.pop("about", ""), content.pop("seconds", None) or {}, content.pop("online", False)
+    apart = content.pop("apart", None) or []
     numbers = isinstance(seconds, dict) and all(isinstance(value, (int, float)) for value in seconds.values())
     if not isinstance(about, str) or not isinstance(online, bool) or not numbers:
         raise UsageError(f"profile {path}: about is {about!r}, online {online!r}, seconds {seconds!r}; give a text, "
                          "true or false, and notebooks with numbers, as {01_shapes: 15}")
+    if not isinstance(apart, list) or (unknown := [name for name in apart if name not in known]):
+        raise UsageError(f"profile {path}: apart is {apart!r}; give a list of notebooks, of {', '.join(known)}")
     for name, section in content.items():
         if section and name not in known:
             raise UsageError(f"profile {path}: no notebook is called {name!r}: {nearest(str(name), known)}")
         if not isinstance(section or {}, dict):
             raise UsageError(f"profile {path}, {name}: a section holds lines of `parameter: value`, not {section!r}")
-    return Profile(path.stem, about, {name: section or {} for name, section in content.items()}, seconds, online)
+    return Profile(path.stem, about, {name: section or {} for name, section in content.items()}, seconds, online,
+                   apart)
 
 
 # ----------------------------------------------------------------------------------------------------------- parameters

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, Mapping
@@ -44,18 +44,22 @@ def carry_out(plan: RunPlan, say: Say, facts: Callable[[Stage], Mapping] = lambd
             if stage.name in done:
                 continue
             head = f"[{number}/{len(plan.stages)}] {stage.name}"
+            if stage.apart and not adopt(plan, stage.name, record):
+                say(f"{head} runs apart: ./run_notebooks.sh {plan.profile.name} {stage.name} --run {plan.run}")
+                continue
             say(f"{head} ... started {time.strftime('%H:%M:%S')}, {_about(stage.seconds)}")
-            record["stages"].pop(stage.name, None)
+            entry = record["stages"].get(stage.name) if stage.apart else record["stages"].pop(stage.name, None)
             save(plan.folder, record)
             before, start = _versions(plan.folder), time.monotonic()
             try:
-                execute.run(plan.layout.notebooks / f"{stage.name}.ipynb", plan.executed(stage.name), stage.values,
-                            show_progress=sys.stderr.isatty())
+                with rendering() if stage.apart else nullcontext():
+                    execute.run(plan.layout.notebooks / f"{stage.name}.ipynb", plan.executed(stage.name), stage.values,
+                                show_progress=sys.stderr.isatty())
             except StageFailed as error:
                 raise StageFailed(plan.as_typed(str(error))) from None
             seconds = time.monotonic() - start
             written = [path for path, version in _versions(plan.folder).items() if before.get(path) != version]
-            record["stages"][stage.name] = {
+            record["stages"][stage.name] = entry if stage.apart else {
                 "fingerprint": wanted[stage.name], "commit": record["commit"], "seconds": round(seconds, 1),
                 "machine": record["machine"], "finished": now(),
                 "tables": {path.name: provenance.file_digest(path) for path in sorted(written)},
@@ -82,22 +86,45 @@ def render(layout: Layout, folder: Path, say: Say, reference: bool = False) -> P
     with locked(folder):
         record = load(folder)
         names = [name for name in layout.stages() if name in record["stages"] or name == REPORT]
-        os.environ[provenance.RENDER] = "1"
-        try:
-            for name in names:
-                notebook = layout.notebooks / f"{name}.ipynb"
-                known = {key: value for key, value in record.get("parameters", {}).get(name, {}).items()
-                         if key in defaults_of(notebook)}
+        for name in names:
+            notebook = layout.notebooks / f"{name}.ipynb"
+            known = {key: value for key, value in record.get("parameters", {}).get(name, {}).items()
+                     if key in defaults_of(notebook)}
+            with rendering():
                 execute.run(notebook, folder / "executed" / f"{name}.ipynb",
                             known | {RUN_DIR: os.path.relpath(folder, layout.notebooks)})
-                say(f"rendered {name}")
-        finally:
-            del os.environ[provenance.RENDER]
+            say(f"rendered {name}")
         save(folder, record | {"rendered": provenance.commit() | {"finished": now(), "notebooks": names}})
         execute.pages(folder / "executed", folder)
         if reference:
             make_reference(layout, folder, say)
     return folder / "report.html"
+
+
+@contextmanager
+def rendering() -> Iterator[None]:
+    """Notebooks that are executed inside show the tables that are there, and measure nothing."""
+    os.environ[provenance.RENDER] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[provenance.RENDER]
+
+
+def adopt(plan: RunPlan, name: str, record: dict) -> bool:
+    """Whether the run has a notebook that runs apart: its own, or else the tables, files and record of the committed
+    run, which are copied into it.
+    """
+    source = plan.layout.home / "data" / "results" / "reference"
+    if name not in record["stages"] and (source / "run.json").exists():
+        if entry := provenance.read(source)["stages"].get(name):
+            record["stages"][name] = entry
+            files = [*(source / "tables" / table for table in entry["tables"]), *source.glob("*.json")]
+            for path in files:
+                if not (target := plan.folder / path.relative_to(source)).exists():
+                    target.parent.mkdir(exist_ok=True)
+                    shutil.copyfile(path, target)
+    return name in record["stages"]
 
 
 def resuming(plan: RunPlan) -> list[str]:

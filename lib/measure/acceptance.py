@@ -42,7 +42,8 @@ DRAWS = 5  # of choosing prompts
 BESIDE = ("chain", "optimal")  # static families that grown trees are compared with
 CONFIDENCES = (1.0, 0.6)  # temperatures of the drafting probabilities that are tried
 BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
-CONTEXT = 60  # characters of the text before the root of the worked round that are kept
+NESTED, LARGEST = ("chain", "kary:2", "optimal"), 32  # families and nodes of trees that are kept at each budget
+CONTEXT = 60  # characters of the text before a round of the answer that are kept
 Shaped = tuple[str, int, Tree | Growth]  # a family, a budget, and its tree or growth rule
 
 
@@ -65,9 +66,9 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
             chain_lengths: Sequence[int], growth_rules: Sequence[str], live_shapes: Sequence[str], live_tokens: int,
             dtype: str, seed: int, publish: str = "") -> None:
     """Writes the tables acceptance, depth, nodes, rank, chains, repetition, vocabulary, choices, growth, live,
-    expected, worked_round and models.
+    expected, answer and models.
 
-    The parameters are those of notebook 2. Growth, live decoding and the worked round are of the first pair. Traces are
+    The parameters are those of notebook 2. Growth, live decoding and the answer are of the first pair. Traces are
     kept batch by batch in the folder `traces` of the run, so that a measurement that was stopped continues; nothing is
     computed where all tables have the store's mark. publish: a folder to which the greedy traces go as files of the
     atlas. ValueError for prompts, drafters or shapes that do not fit.
@@ -112,7 +113,7 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
     store.write("live", sampled_live(pair, judging, live_shapes, temperatures, **sampling))
     store.write("expected", expected(pair, judging, live_shapes, temperatures, **sampling))
     model = as_drafter(headline.competitors[drafter], pair.vocabulary)
-    store.write("worked_round", worked_round(pair, model, texts, live_shapes[-1], live_tokens).assign(drafter=drafter))
+    store.write("answer", answer(pair, model, texts, live_shapes[-1], live_tokens).assign(drafter=drafter))
     store.write("models", models(loaded))
 
 
@@ -155,8 +156,8 @@ def models(pairs: Sequence) -> pd.DataFrame:
 
 def replay_all(studied: Sequence[Studied], families: Sequence[str], budgets: Sequence[int],
                depth_budget: int, chain_lengths: Sequence[int] = ()) -> dict[str, pd.DataFrame]:
-    """The tables "acceptance", of the drafters with ranks "rank", at one budget "depth" and "nodes", and with lengths
-    of further chains "chains".
+    """The tables "acceptance", of drafters with ranks "rank", at one budget "depth" and "nodes", which has the small
+    trees of NESTED at each budget too, and with lengths of further chains "chains".
 
     Drafters that read the text draft again; those without ranks have no families that are grown from ranks.
     """
@@ -171,11 +172,13 @@ def replay_all(studied: Sequence[Studied], families: Sequence[str], budgets: Seq
             trees = forest(choosing.trace, name, fitting, budgets)
             tables["acceptance"].append(evaluate(judged, name, drafter, trees).drop(columns="calls"))
             for family, budget, tree in trees if ranked else ():
-                if budget == depth_budget:
+                small = family in NESTED and budget <= LARGEST and one.about["temperature"] == 0
+                if budget == depth_budget or small:
                     setting = dict(family=family, budget=budget, drafter=name, **one.about)
                     rounds = acceptance.rounds_of(trace, tree, name)
-                    tables["depth"].append(acceptance.by_depth(trace, tree, rounds).assign(**setting))
                     tables["nodes"].append(acceptance.by_node(tree, rounds, trace.loops).assign(**setting))
+                if budget == depth_budget:
+                    tables["depth"].append(acceptance.by_depth(trace, tree, rounds).assign(**setting))
             if ranked:
                 tables["rank"].append(acceptance.by_rank(trace, name).assign(drafter=name, **one.about))
             if chains:
@@ -384,21 +387,23 @@ def _by_rule(trace: Trace, tree: Tree, drafter: str) -> Iterator[pd.DataFrame]:
     yield replayed.astype({"rounds": float, "accepted": float}).assign(rule="naive")
 
 
-# ----------------------------------------------------------------------------------------------------------- one round
+# ---------------------------------------------------------------------------------------------------------- one answer
 
 
-def worked_round(pair, drafter: Drafter, prompts: PromptSet, shape: str, new_tokens: int) -> pd.DataFrame:
-    """The table "worked_round", without the drafter's name: the round of the first prompt that accepted most, decoded
-    greedily. A row for each node in order, and one for the bonus token, whose parent is the last accepted node. Tokens
-    and context show white space by signs. No rows where each text ends before its first round.
+def answer(pair, drafter: Drafter, prompts: PromptSet, shape: str, new_tokens: int) -> pd.DataFrame:
+    """The table "answer", without the drafter's name: the rounds of the first prompt that has any, decoded greedily. A
+    row for each node in order, and one for the bonus token, whose parent is the last accepted node. Tokens and context
+    show white space by signs. No rows where each text ends before its first round.
     """
     walks = (walk(pair, drafter, ids, shape, new_tokens=new_tokens) for ids in prompts.ids)
-    steps = next((steps for steps in walks if steps), [])
-    if not steps:
-        return pd.DataFrame()
-    step = max(steps, key=lambda step: (len(step.accepted), step.tree.budget, step.number))
-    before = visible("".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:], CONTEXT)
-    return pd.DataFrame({
-        "pair": pair.name, "shape": shape, "node": range(step.tree.size + 1), "parent": step.parents,
-        "rank": [*step.tree.rank.tolist(), 0], "token": [visible(token) for token in (*step.tokens, step.bonus)],
-        "role": step.roles, "context": before})
+    frames = []
+    for step in next((steps for steps in walks if steps), []):
+        before = "".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:]
+        unknown = [np.nan] * step.tree.size
+        frames.append(pd.DataFrame({
+            "round": step.number, "node": range(step.tree.size + 1), "parent": step.parents,
+            "rank": [*step.tree.rank.tolist(), 0], "token": [visible(token) for token in (*step.tokens, step.bonus)],
+            "role": step.roles, "probability": [*(step.probabilities or unknown), np.nan],
+            "target_probability": [*(step.target_probabilities or unknown), np.nan],
+            "context": visible(before, CONTEXT)}))
+    return pd.concat(frames, ignore_index=True).assign(pair=pair.name, shape=shape) if frames else pd.DataFrame()

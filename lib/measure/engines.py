@@ -40,9 +40,8 @@ MODEL = "model"  # the kind of drafter that a draft model is
 def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Sequence[str], log: str, prompts: str,
             choose_prompts: int, judge_prompts: int, new_tokens: int, batches: Sequence[int], lengths: Sequence[int],
             threads: int, seed: int, device: str) -> None:
-    """Writes the tables "engine_texts", "engine_costs", "engine_ways" and "engine_runs", and into the recommendation of
-    the run, if it has one, what each engine should draft with; of the first engine the plain answers as a log, ANSWERS,
-    and the curve as a table of costs, COSTS.
+    """Writes the tables "engine_texts", "engine_costs", "engine_ways" and "engine_runs"; of the first engine the plain
+    answers as a log, ANSWERS, and the curve as a table of costs, COSTS.
 
     engine: names of `registry.ENGINES`, with a number format and options behind colons. target, drafters: a pair's
     target, and kinds of drafter or draft models. log: whose prompts are taken in the place of a file of prompts.
@@ -68,8 +67,6 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
             in_engine.as_costs(of_engine(store.open("engine_costs").frame(), bench), store.folder / COSTS,
                                [method.label for method in chosen[spec].methods(MODEL)])
             atomic_file.replace(store.folder / ANSWERS, "".join(answers(bench, plain_texts(bench))).encode())
-    if (path := store.folder / recommendation.FILE).exists():
-        replace(recommendation.load(path), engines=advised(pd.concat(rows))).save(path)
 
 
 def of_log(log: str, pair: Pair, limit: int | None, first: int) -> PromptSet:
@@ -202,6 +199,12 @@ def told(bench: Bench, foreseen: pd.DataFrame, ways: Mapping[str, Way], rng: np.
                                          recommended=best[row.batch] == row.way,
                                          setting=bench.chosen.line(ways[row.way].setting)))
     return pd.DataFrame(rows)
+
+
+def recommend(folder: Path, ways: pd.DataFrame) -> None:
+    """Adds `advised` of rows of "engine_ways" to the recommendation in a run's folder, if there is one."""
+    if (path := folder / recommendation.FILE).exists() and len(ways):
+        replace(recommendation.load(path), engines=advised(ways)).save(path)
 
 
 def advised(ways: pd.DataFrame) -> list[InEngine]:
