@@ -43,7 +43,7 @@ MAY_BE_ZERO = ("node", "prefix", "prefix_length", "prefixes", "most_kinds", "for
 
 def check(plan: RunPlan) -> None:
     """UsageError for the first value that its notebook would refuse, in the notebook's words."""
-    for stage in plan.stages:
+    for stage in (stage for stage in plan.stages if not stage.apart):
         for name, read in CHECKS.get(stage.name, {}).items():
             if name not in stage.parameters:
                 continue
