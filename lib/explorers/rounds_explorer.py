@@ -8,6 +8,7 @@ from math import isnan
 
 import anywidget
 import ipywidgets
+import numpy as np
 import torch
 import traitlets
 from matplotlib.colors import to_rgb
@@ -25,7 +26,7 @@ from lib.models.prompts import PromptSet
 from lib.trees import drawing, shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
-from lib.trees.picture import shaded, tree_svg
+from lib.trees.picture import round_svg, shaded
 from lib.trees.tree import Tree
 from lib.verify.rules import RULES
 
@@ -247,7 +248,7 @@ class RoundsExplorer:
 
     def _show(self, change=None) -> None:
         """Picture, numbers and running text of the chosen round."""
-        self.picture.value = round_svg(self.step)
+        self.picture.value = of_step(self.step)
         self.timeline.svg = timeline_svg(self.steps, self.other, self.step.number)
         self.timeline.round = self.step.number
         self.numbers.value = _paragraph(describe_round(self.step, self.plain_speed) + compared(self.step, self.other))
@@ -373,14 +374,8 @@ def _written(step: Step) -> int:
     return step.accepted_tokens + step.number
 
 
-def round_svg(step: Step) -> str:
-    """The round's tree with its tokens; on the line to each node the drafter's probability and the target's, where they
-    are known.
-    """
-    tree = Tree(step.parents, [*step.tree.rank, 1 + max((int(step.tree.rank[child]) for child in step.tree.children(
-        step.parents[-1])), default=-1)])
-    known = [chances for chances in (step.probabilities, step.target_probabilities) if chances is not None]
-    notes = ["/".join("<1%" if chance < 0.005 else f"{chance:.0%}" for chance in chances) for chances in zip(*known)]
-    return tree_svg(tree, [drawing.visible(token) for token in (*step.tokens, step.bonus)], sideways=True,
-                    colours=[ROLES[role] for role in step.roles], lit={0, *step.accepted, tree.budget},
-                    notes=[*(notes or [""] * step.tree.size), ""])
+def of_step(step: Step) -> str:
+    """The round's tree with its tokens, and the probabilities that are known."""
+    chances = {"drafter": step.probabilities, "target": step.target_probabilities}
+    return round_svg(step.parents, [drawing.visible(token) for token in (*step.tokens, step.bonus)], step.roles,
+                     {who: [*row, np.nan] for who, row in chances.items() if row is not None})

@@ -1,6 +1,7 @@
 """Runs a notebook through papermill, so that Ctrl-C ends it, its error is short and its copy clean; makes its page."""
 
 import base64
+import hashlib
 import logging
 import os
 import re
@@ -19,7 +20,9 @@ from lib.lab.theme import with_palette
 
 PNG, MARKDOWN = "image/png", "text/markdown"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-PAGE = Path(__file__).with_name("page.html.j2")
+PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "page.js"))
+FRAMES = 'class="frames"'  # in the output of a page that runs SCRIPT
+PLAIN_CODE = re.compile(r'<span class="(?:n|p|o|w|ow|nf|nn|nc|bp|kc|kd|mi|mf|si|se)">([^<]*)</span>')  # has no style
 
 
 def run(notebook: Path, final: Path, values: Mapping[str, object], show_progress: bool = False) -> None:
@@ -121,7 +124,8 @@ def pages(executed: Path, target: Path) -> None:
     """Write the executed report as target/report.html, every other executed notebook as target/chapters/NAME.html, all
     of them linked from the report.
 
-    A page is whole in itself: code is folded, figures are part of it, and it may load nothing and run nothing.
+    A page is whole in itself: code is folded, figures are part of it, and it may load nothing. Its policy lets it run
+    SCRIPT alone, and only where it has frames.
     """
     from nbconvert import HTMLExporter
 
@@ -137,5 +141,8 @@ def pages(executed: Path, target: Path) -> None:
         chapters = {f"chapters/{other}.html": titles[other] for other in read if other != REPORT}
         links = chapters if name == REPORT else {"../report.html": titles.get(REPORT, "The report")}
         links |= {os.path.relpath(tables.DECLARED, path.parent): "What the columns of all tables mean"}
-        body, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": titles[name]}, "links": links})
-        atomic_file.replace(path, body.encode())
+        script = SCRIPT.read_text(encoding="utf-8") if FRAMES in nbformat.writes(notebook).replace("\\", "") else ""
+        body, _ = exporter.from_notebook_node(notebook, {
+            "metadata": {"name": titles[name]}, "links": links, "script": script,
+            "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()})
+        atomic_file.replace(path, PLAIN_CODE.sub(r"\1", body).encode())

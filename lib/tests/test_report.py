@@ -5,6 +5,7 @@ import re
 
 import IPython.display
 import matplotlib
+import numpy as np
 import pandas as pd
 import pytest
 import transformers
@@ -33,6 +34,8 @@ def shown():
     def display(shown_object):
         if isinstance(shown_object, pd.DataFrame):
             shown["table"].append(shown_object._repr_html_())
+        elif 'class="frames"' in shown_object.data:
+            shown["figure"].append(re.search('data-label="(.*?)"', shown_object.data)[1])
         elif isinstance(shown_object, IPython.display.Markdown):
             shown["text"].append(shown_object.data)
         else:
@@ -85,17 +88,93 @@ def test_cells_are_short_and_hold_no_functions():
         assert not re.search(r"^\s*(def|class) |\blambda\b", source, re.MULTILINE), lines[0]
 
 
-def test_the_answer_comes_first_in_five_lines_that_say_what_they_are_valid_for(shown):
-    opening, *lines = shown["text"][0].split("\n- ")
-    assert opening.startswith("**In short**") and len(lines) == 5
-    assert all("*Valid for" in line for line in lines)
+NUMBER = r"-?\d+(?:\.\d+)?"
+INTERVAL = rf"({NUMBER})(?: \[({NUMBER}), ({NUMBER})\])?"
+
+
+def near(told: str | float, value: float, within: float = 0.0) -> bool:
+    """Whether a number as it is printed is this value, up to its last digit; or nearer than `within`."""
+    digits = len(str(told).partition(".")[2])
+    return abs(float(told) - value) <= max(0.500001 * 10.0**-digits, within)
+
+
+def resampled(top, bottom, seed: int = 1) -> tuple[float, float]:
+    """The 95 % interval of sum(top) / sum(bottom) over prompts [P] by an ordinary bootstrap."""
+    top, bottom = np.asarray(top, float), np.asarray(bottom, float)
+    weights = np.random.default_rng(seed).multinomial(len(top), np.full(len(top), 1 / len(top)), 4000)
+    return tuple(np.quantile(weights @ top / (weights @ bottom), (0.025, 0.975)))
+
+
+def logs_of(runs: pd.DataFrame, way: str, unit: str, turn: str) -> pd.Series:
+    """By prompt the mean logarithm of a way's rate over plain decoding's in the same turns."""
+    turns = np.log(runs.pivot(index=[unit, turn], columns="way", values="rate"))
+    return (turns[way] - turns[[one for one in turns if one.startswith("plain")][0]]).dropna().groupby(unit).mean()
+
+
+def agrees(found: re.Match, logs: pd.Series) -> None:
+    """A printed mean speed, its interval and n are those of the logarithms."""
+    value, low, high, n = found.groups()
+    assert near(value, np.exp(logs.mean())) and int(n) == len(logs), found[0]
+    if low:
+        ends = np.exp(resampled(logs, np.ones(len(logs))))
+        wider = 0.3 * (float(high) - float(low))  # of few prompts the report's interval is wider than a percentile's
+        assert near(low, ends[0], wider) and near(high, ends[1], wider), found[0]
+
+
+def test_each_number_of_the_first_page_follows_from_its_table(shown):
+    """The recommended speeds from the timed answers, here and in engines; acceptance; costs; trees that pay."""
+    opening = shown["text"][0]
+    assert opening.startswith("**In short**") and opening.count("Valid for") == opening.count("\n- ") + 1
+    table, *lines = opening.split("\n- ")
     advice = recommendation.load(REFERENCE / recommendation.FILE)
-    for choice in advice.by_batch:
-        assert str(choice.speedup) in lines[0], "the speed that recommendation.json has"
-    for engine in advice.engines:
-        assert engine.way == PLAIN or ":" in engine.engine or f"{engine.way}: **{engine.measured}**" in lines[4]
+    timed = tables.read(REFERENCE, "advice_timed").query("part == 'judging'")
+    runs = tables.read(REFERENCE, "engine_runs")
+    runs["rate"] = (runs["tokens"] - runs["batch"]) / (runs["seconds"] - runs["prefill"])
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert [row[0] for row in rows[2:]] == [str(one.batch) for one in advice.by_batch]
+    for batch, *cells in rows[2:]:
+        for engine, cell in zip(rows[0][1:], cells):
+            found = re.fullmatch(rf"(.+): \*\*{INTERVAL}\*\* \(n = (\d+)\)", cell)
+            if not found:
+                assert cell in ("plain decoding", "–")
+                continue
+            of_batch = (timed if engine == "here" else runs[runs["engine"] == engine]).query(f"batch == {batch}")
+            way = "recommended" if engine == "here" else found[1]
+            key = ("prompt", "repeat") if engine == "here" else ("call", "turn")
+            agrees(re.search(rf"{INTERVAL}\*\* \(n = (\d+)\)", cell), logs_of(of_batch, way, *key))
+
+    grows, price = lines[:2]
+    most, tree, low, high, chain, *ends, near_budget, reached, n = re.search(
+        rf"With (\d+) nodes, .+? \*\*{INTERVAL}\*\* draft tokens per round and a chain {INTERVAL}; a chain of (\d+) "
+        r"reaches (\d+)%.*n = (\d+) prompts", grows).groups()
+    for told, family in ((tree, "optimal"), (chain, "chain")):
+        sums = by_prompt(family, int(most))
+        assert near(told, sums["accepted"].sum() / sums["rounds"].sum()) and len(sums) == int(n)
+    assert near(low, resampled(*by_prompt("optimal", int(most)).T.to_numpy())[0], 0.05)
+    assert near(high, resampled(*by_prompt("optimal", int(most)).T.to_numpy())[1], 0.05)
     lengths = chain_lengths()
-    assert f"a chain {lengths.iloc[-1]:.2f}" in lines[1]
+    assert near(reached, 100 * lengths[int(near_budget)] / lengths[int(most)])
+
+    costs = tables.read(REFERENCE, "costs").query("drafter == 'random tokens'").drop_duplicates(["batch", "nodes"])
+    costs = costs.set_index(["batch", "nodes"])
+    nodes = int(re.search(r"Checking (\d+) draft nodes", price)[1])
+    checks = re.findall(rf"\*\*({NUMBER})\*\* at batch (\d+)", price)
+    assert [int(batch) for _, batch in checks] == [one.batch for one in advice.by_batch]
+    for told, batch in checks:
+        check = costs.loc[(int(batch), nodes)]
+        assert near(told, (check["verify_ms"] + check["commit_ms"]) / costs.loc[(int(batch), 0), "round_ms"])
+    over = tables.read(REFERENCE, "advice_map").query("hardware == 'this machine' and budget == 0")
+    for trees, drafters, batch in re.findall(r"\*\*(\d+) of (\d+)\*\* at batch (\d+)", price):
+        own = over[over["batch"] == int(batch)]
+        assert (int(trees), int(drafters)) == ((own["over_chain_low"] > 1).sum(), len(own))
+
+
+def by_prompt(family: str, budget: int) -> pd.DataFrame:
+    """Accepted tokens and rounds of each prompt of the first pair, in greedy text."""
+    rows = tables.read(REFERENCE, "acceptance")
+    rows = rows[(rows[["target", "drafter", "protocol"]] == rows.iloc[0][["target", "drafter", "protocol"]]).all(axis=1)]
+    rows = rows.query(f"temperature == 0 and stretch == 'before' and family == {family!r} and budget == {budget}")
+    return rows.groupby("prompt")[["accepted", "rounds"]].sum()
 
 
 def test_the_tables_show_rate_and_length_of_every_shape_and_budget(shown):

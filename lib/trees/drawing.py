@@ -76,12 +76,12 @@ def draw_tree(tree: Tree, *, labels: Sequence[str] | None = None, notes: Sequenc
     return axis.figure
 
 
-def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None = None,
-              labels: Sequence[str] | None = None, title: str = "", axis: Axes | None = None) -> Figure:
+def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None = None, title: str = "",
+              axis: Axes | None = None) -> Figure:
     """The tree's mask, one row per node, filled where the node attends, and each node's position id.
 
     prefix_length: length of the committed prefix, drawn as one broad column to which every node attends, unless it is
-    0. node: the one row to show in full colour. labels: the text of each node, before its number.
+    0. node: the one row to show in full colour.
     """
     if axis is None:
         axis = plt.subplots(figsize=(4.6, 4.2), layout="constrained")[1]
@@ -106,8 +106,7 @@ def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None 
     if prefix:
         keys = [prefix / 2 - 0.5, *keys[0]], [f"prefix\n0..{prefix_length - 1}", *keys[1]]
     axis.set_xticks(*keys)
-    axis.set_yticks(nodes, [f"{labels[number]} {number}" if labels else str(number) for number in nodes],
-                    fontfamily=FONTS if labels else None)
+    axis.set_yticks(nodes, map(str, nodes))
     axis.tick_params(length=0, labelsize=8)
     axis.set(xlabel="key: node attended to", ylabel="query: node", title=title)
     ids = axis.secondary_yaxis("right")
@@ -118,26 +117,16 @@ def draw_mask(tree: Tree, *, prefix_length: int | None = None, node: int | None 
     return axis.figure
 
 
-def shape_card(tree: Tree, *, prefix_length: int | None = None, node: int | None = None,
-               labels: Sequence[str] | None = None, accepted: Sequence[int] | None = None, bonus: str | None = None,
-               title: str = "") -> Figure:
-    """A tree beside its mask; `node` highlights the path to one node and that node's row. labels, accepted, bonus: of a
-    round, as `draw_tree` takes them; then the last accepted node is highlighted.
-    """
+def shape_card(tree: Tree, *, prefix_length: int | None = None, node: int | None = None, title: str = "") -> Figure:
+    """A tree beside its mask; `node` highlights the path to one node and that node's row."""
     wide = np.ptp(positions(tree)) + 1
     left, side = np.clip(0.33 * wide + 1, 5.8, 24), np.clip(0.17 * tree.size + 1.2, 4.6, 12.4)
-    tall = max(side, 0.4 * tree.max_depth + 1) if labels is None else max(1.6 + 0.38 * wide, 2.6)
-    figure, axes = plt.subplots(1, 2, figsize=(left + side, tall), width_ratios=(left, side), layout="constrained")
-    if labels is not None:
-        node = accepted[-1] if accepted else None
-    elif node is not None:
-        accepted = tree.path(node)[1:]
-    if labels is not None:  # whose title may be a text, longer than the tree is wide
-        figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=11)
-    draw_tree(tree, labels=labels, accepted=accepted, bonus=bonus, prefix_length=prefix_length, axis=axes[0],
-              title="" if labels is not None else title or describe(tree))
+    figure, axes = plt.subplots(1, 2, figsize=(left + side, max(side, 0.4 * tree.max_depth + 1)),
+                                width_ratios=(left, side), layout="constrained")
+    draw_tree(tree, accepted=None if node is None else tree.path(node)[1:], prefix_length=prefix_length, axis=axes[0],
+              title=title or describe(tree))
     row = "which nodes attend to which" if node is None else f"node {node} attends to its ancestors"
-    draw_mask(tree, prefix_length=prefix_length, node=node, labels=labels, axis=axes[1], title=f"Mask: {row}")
+    draw_mask(tree, prefix_length=prefix_length, node=node, axis=axes[1], title=f"Mask: {row}")
     return figure
 
 

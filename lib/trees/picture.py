@@ -1,5 +1,6 @@
 """A tree as an SVG element for screens: explorers and the report share it. Each node is a group with the class "node"
-and its number in `data-node`, so that a few lines of script can answer clicks, keys and the pointer.
+and its number in `data-node`, so that a few lines of script can answer clicks, keys and the pointer; pages show frames,
+which `lib/lab/page.js` makes a slider of.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -7,23 +8,27 @@ from html import escape
 
 import numpy as np
 
-from lib.lab.theme import BLACK, ROLES
+from lib.lab.theme import BLACK, ROLES, styles_of
 from lib.trees.drawing import positions
 from lib.trees.tree import ROOT, Tree
 
 ACROSS, DOWN, RADIUS = 42, 50, 16  # of a tree with its root on top: between neighbours, between levels, of a node
 CHARACTER, LINE = 7.8, 30  # of a tree with its root on the left: the width of a letter, the height of a row
 WHITE = (255, 255, 255)
+STYLE = (".tree .note{font-size:10px;fill:#555}.tree rect{stroke:#fff}"
+         ".tree line{stroke:#b5b5b5;vector-effect:non-scaling-stroke}"
+         f".tree .lit{{stroke:{BLACK};stroke-width:2.4}}")
 
 
 def tree_svg(tree: Tree, labels: Sequence[str], *, colours: Sequence[str] = (), lit: Collection[int] = (),
              titles: Sequence[str] = (), notes: Sequence[str] = (), marks: Mapping[int, str] = {},
-             sideways: bool = False) -> str:
+             keys: Sequence[str] = (), sideways: bool = False, scale: float = 1.0) -> str:
     """A tree with a label in each node; with its root on top, or `sideways` on the left, where labels may be long.
 
     colours: of each node, as "#rrggbb"; by default that of draft tokens, and black for the root. lit: nodes whose lines
     from their parent are strong. titles: by node what is told where the pointer rests. notes: by node a text on the
-    line that leads to it. marks: colour of a ring around some nodes.
+    line that leads to it. marks: colour of a ring around some nodes. keys: by node what it is called in all frames of a
+    page. scale: of the whole picture.
     """
     colours = list(colours) or [ROLES["root"], *[ROLES["drafted"]] * tree.budget]
     across, depth = positions(tree), tree.depth
@@ -41,26 +46,75 @@ def tree_svg(tree: Tree, labels: Sequence[str], *, colours: Sequence[str] = (), 
     parts = []
     for node in range(1, tree.size):
         parent = int(tree.parents[node])
-        colour, width = (BLACK, 2.4) if node in lit and (parent in lit or parent == ROOT) else ("#b5b5b5", 1)
-        parts.append(f'<line x1="{x[parent]:.0f}" y1="{y[parent]:.0f}" x2="{x[node]:.0f}" y2="{y[node]:.0f}" '
-                     f'stroke="{colour}" stroke-width="{width}"/>')
+        strong = ' class="lit"' if node in lit and (parent in lit or parent == ROOT) else ""
+        parts.append(f'<line x1="{x[parent]:.0f}" y1="{y[parent]:.0f}" x2="{x[node]:.0f}" y2="{y[node]:.0f}"{strong}/>')
         if notes and notes[node]:
             at = 0.5 * x[parent] + 0.5 * x[node], 0.35 * y[parent] + 0.65 * y[node] - 3
             parts.append(f'<text class="note" x="{at[0]:.0f}" y="{at[1]:.0f}">{escape(notes[node])}</text>')
     for node in range(tree.size):
         half = (CHARACTER * len(labels[node]) + 12) / 2 if sideways else RADIUS
         tall = 11 if sideways else RADIUS
-        ring = f' stroke="{marks[node]}" stroke-width="3"' if node in marks else ' stroke="#fff"'
+        ring = f' style="stroke:{marks[node]};stroke-width:3"' if node in marks else ""
+        key = f' data-key="{escape(keys[node])}"' if keys else ""
+        letters = (f'<text x="{x[node]:.0f}" y="{y[node] + 4:.0f}" fill="{on(colours[node])}">'
+                   f'{escape(labels[node])}</text>' if labels[node] else "")
         title = f"<title>{escape(titles[node])}</title>" if titles else ""
         parts.append(
-            f'<g class="node" data-node="{node}" data-parent="{tree.parents[node]}">{title}'
+            f'<g class="node" data-node="{node}" data-parent="{tree.parents[node]}"{key}>{title}'
             f'<rect x="{x[node] - half:.0f}" y="{y[node] - tall:.0f}" width="{2 * half:.0f}" height="{2 * tall}" '
-            f'rx="{5 if sideways else RADIUS}" fill="{colours[node]}"{ring}/><text x="{x[node]:.0f}" '
-            f'y="{y[node] + 4:.0f}" fill="{on(colours[node])}">{escape(labels[node])}</text></g>')
-    return (f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" width="{size[0]:.0f}" height="{size[1]:.0f}" '
-            f'viewBox="0 0 {size[0]:.0f} {size[1]:.0f}" role="img" font-family="DejaVu Sans Mono,Menlo,monospace" '
-            f'font-size="{13 if sideways else 11}" text-anchor="middle">'
-            f'<style>.tree .note{{font-size:10px;fill:#555}}</style>{"".join(parts)}</svg>')
+            f'rx="{5 if sideways else RADIUS}" fill="{colours[node]}"{ring}/>{letters}</g>')
+    wide, tall = size
+    return (f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" width="{scale * wide:.0f}" '
+            f'height="{scale * tall:.0f}" viewBox="0 0 {wide:.0f} {tall:.0f}" role="img" text-anchor="middle" '
+            f'font-family="DejaVu Sans Mono,Menlo,monospace" font-size="{13 if sideways else 11}">'
+            f'<style>{STYLE}</style>{"".join(parts)}</svg>')
+
+
+def round_svg(parents: Sequence[int], tokens: Sequence[str], roles: Sequence[str],
+              chances: Mapping[str, Sequence[float]]) -> str:
+    """A round's tree with the bonus token as its last node.
+
+    roles: names of `theme.ROLES`. chances: by whose they are ("drafter", "target") the probability of each node after
+    its parent, or NaN; on the line to the node.
+    """
+    known = {who: [*map(_percent, row)] for who, row in chances.items() if np.isfinite(row[1:]).any()}
+    told = list(zip(*known.values())) or [()] * len(tokens)
+    told[0] = ()  # the root is given
+    titles = []
+    for node, (token, role, of_node) in enumerate(zip(tokens, roles, told)):
+        parts = [role, *(f"{chance} by the {who}" for who, chance in zip(known, of_node) if chance)]
+        titles.append(f"node {node}, {token}: {', '.join(parts)}")
+    return tree_svg(Tree(parents), tokens, colours=[ROLES[role] for role in roles], titles=titles, sideways=True,
+                    lit={node for node, role in enumerate(roles) if role != "rejected"},
+                    notes=["/".join(filter(None, of_node)) for of_node in told])
+
+
+def _percent(chance: float) -> str:
+    return "" if np.isnan(chance) else "<1%" if chance < 0.005 else f"{chance:.0%}"
+
+
+def accepted_svg(shares: Mapping[str, float], family: str, scale: float = 1.0) -> str:
+    """A tree whose nodes are shaded in their family's colour by the share of rounds that accept them.
+
+    shares: by the node's path of ranks, such as "0.0.1".
+    """
+    tree = Tree.from_choices(tuple(map(int, path.split("."))) for path in shares)
+    paths = [".".join(map(str, choice)) for choice in tree.choices()]
+    colour = styles_of([family])[family].colour
+    return tree_svg(tree, [""] * tree.size, keys=[f"{family}/{path}" for path in ("", *paths)], scale=scale,
+                    colours=[BLACK, *(shaded(shares[path], colour) for path in paths)],
+                    titles=["root", *(f"ranks {path}: accepted in {shares[path]:.1%} of rounds" for path in paths)])
+
+
+def frames(parts: Mapping[str, str], *, label: str, hint: str, first: int = 0) -> str:
+    """Parts of a page, by name, that stand below one another; where `lib/lab/page.js` runs, one at a time by a slider.
+
+    label: what the slider chooses. hint: what is told until the pointer rests on a node. first: the one shown first.
+    """
+    inside = "".join(f'<div class="frame" data-name="{escape(name)}"><p>{escape(name)}</p>{part}</div>'
+                     for name, part in parts.items())
+    return (f'<div class="frames" data-label="{escape(label)}" data-hint="{escape(hint)}" data-first="{first}">'
+            f'{inside}</div>')
 
 
 def mask_svg(tree: Tree, prefix: int = 0) -> str:
@@ -68,10 +122,12 @@ def mask_svg(tree: Tree, prefix: int = 0) -> str:
     cell = max(3, min(16, 420 // tree.size))
     rows = []
     for node in range(tree.size):
-        seen = "".join(f'<rect x="{cell * key}" y="{cell * node}" width="{cell - 1}" height="{cell - 1}" fill="'
-                       f'{BLACK if key == node else ROLES["drafted"]}"/>' for key in np.flatnonzero(tree.mask[node]))
+        seen = "".join(f"M{cell * key} {cell * node}h{cell - 1}v{cell - 1}h{1 - cell}z"
+                       for key in np.flatnonzero(tree.mask[node]) if key != node)
         told = f'<text x="{cell * tree.size + 6}" y="{cell * (node + 0.8):.0f}">{prefix + tree.depth[node]}</text>'
-        rows.append(f'<g data-row="{node}">{seen}{told if cell > 8 or node % 4 == 0 else ""}</g>')
+        rows.append(f'<g data-row="{node}"><path d="{seen}" fill="{ROLES["drafted"]}"/><rect x="{cell * node}" y="'
+                    f'{cell * node}" width="{cell - 1}" height="{cell - 1}" fill="{BLACK}"/>'
+                    f'{told if cell > 8 or node % 4 == 0 else ""}</g>')
     side = cell * tree.size
     return (f'<svg class="mask" xmlns="http://www.w3.org/2000/svg" width="{side + 44}" height="{side}" role="img" '
             f'font-family="DejaVu Sans Mono,Menlo,monospace" font-size="{min(10, cell + 2)}"><title>the mask: a row '

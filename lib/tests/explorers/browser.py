@@ -1,4 +1,4 @@
-"""JupyterLab in headless Chromium, for tests of widgets: a page, by the DevTools protocol."""
+"""Headless Chromium, for tests of widgets in JupyterLab and of pages: a page, by the DevTools protocol."""
 
 import contextlib
 import json
@@ -81,34 +81,47 @@ class Page:
 
 
 @contextlib.contextmanager
-def lab(cells: list[str], folder: Path, *, width: int = 1280):
+def browser(folder: Path, width: int = 1280):
+    """A page of a browser that keeps its profile in a folder."""
+    port = _free_port()
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--remote-debugging-port={port}",
+               "--remote-allow-origins=*", f"--window-size={width},1000", f"--user-data-dir={folder / 'profile'}",
+               "about:blank"]
+    with _running(command, folder):
+        pages = json.loads(_answer(f"http://127.0.0.1:{port}/json/list"))
+        yield Page(next(one["webSocketDebuggerUrl"] for one in pages if one["type"] == "page"))
+
+
+@contextlib.contextmanager
+def lab(cells: list[str], folder: Path):
     """A page with JupyterLab, in which a notebook of these cells is open and runs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, folder / "widgets.ipynb")
-    ports = [_free_port(), _free_port()]
-    settings = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder / "config"), "HOME": str(folder),
-                "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
-    server = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--port={ports[0]}", "--IdentityProvider.token=t",
+    port = _free_port()
+    server = [sys.executable, "-m", "jupyterlab", "--no-browser", f"--port={port}", "--IdentityProvider.token=t",
               "--expose-app-in-browser", "--allow-root", f"--ServerApp.root_dir={folder}"]
-    browser = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--remote-debugging-port={ports[1]}",
-               "--remote-allow-origins=*", f"--window-size={width},1000", f"--user-data-dir={folder / 'profile'}",
-               "about:blank"]
-    with contextlib.ExitStack() as stack:
-        for command in (server, browser):
-            process = subprocess.Popen(command, env=settings, cwd=folder, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
-            stack.callback(process.wait)
-            stack.callback(process.terminate)
-        _answer(f"http://127.0.0.1:{ports[0]}/api?token=t")
-        pages = json.loads(_answer(f"http://127.0.0.1:{ports[1]}/json/list"))
-        page = Page(next(one["webSocketDebuggerUrl"] for one in pages if one["type"] == "page"))
-        page.call("Page.navigate", url=f"http://127.0.0.1:{ports[0]}/lab/tree/widgets.ipynb?token=t")
+    with _running(server, folder), browser(folder) as page:
+        _answer(f"http://127.0.0.1:{port}/api?token=t")
+        page.call("Page.navigate", url=f"http://127.0.0.1:{port}/lab/tree/widgets.ipynb?token=t")
         page.wait("window.jupyterapp && document.querySelectorAll('.jp-Notebook .jp-CodeCell').length > 0")
         page.wait("[...window.jupyterapp.shell.widgets('main')].some("
                   "one => one.sessionContext?.session?.kernel?.status === 'idle')")
         page.value("window.jupyterapp.commands.execute('notebook:run-all-cells'), true")
         yield page
+
+
+@contextlib.contextmanager
+def _running(command: list, folder: Path):
+    """A process with settings of its own in a folder, until the end."""
+    settings = {**os.environ, "JUPYTER_CONFIG_DIR": str(folder / "config"), "HOME": str(folder),
+                "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=settings, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _free_port() -> int:

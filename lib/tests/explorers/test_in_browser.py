@@ -1,9 +1,15 @@
-"""The tree designer in JupyterLab: what a hand does there, by clicks and keys, reaches the tree; nothing is raised."""
+"""What a hand does in a browser, by clicks and keys, reaches the tree designer in JupyterLab, and moves the frames of a
+page; nothing is raised.
+"""
 
+import nbformat
 import pytest
 
 from lib.explorers.tree_designer import TreeDesigner
-from lib.tests.explorers.browser import CHROMIUM, lab
+from lib.lab import execute
+from lib.tests.explorers.browser import CHROMIUM, browser, lab
+from lib.trees import picture
+from lib.trees.tree import Tree
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 CELL = """
@@ -51,3 +57,29 @@ def test_its_module_loads_nothing():
     module = TreeDesigner.__init__.__globals__["Canvas"]._esm
     text = str(getattr(module, "_contents", module))
     assert "import " not in text and "http" not in text
+
+
+def test_a_pages_slider_shows_one_round_at_a_time_and_nodes_tell_their_numbers(tmp_path):
+    """Its policy lets the script run, and no other."""
+    parts = {f"round {number}": picture.round_svg([-1, 0, 0, 1], ["a", "<b>", "c", "d"], ["root", "accepted", "rejected",
+             "bonus"], {"drafter": [1, 0.5, 0.25, float("nan")]}) + picture.mask_svg(Tree([-1, 0, 0])) for number in (1, 2)}
+    parts["grown"] = picture.accepted_svg({"0": 0.5, "1": 0.1}, "kary:2")
+    html = picture.frames(parts, label="round", hint="point") + "<script>document.title = 'foreign'</script>"
+    report = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[
+        nbformat.v4.new_output("display_data", {"text/html": html})])])
+    (tmp_path / "executed").mkdir()
+    nbformat.write(report, tmp_path / "executed" / "09_report.ipynb")
+    execute.pages(tmp_path / "executed", tmp_path)
+    shown = "[...document.querySelectorAll('.frame')].map(one => getComputedStyle(one).display !== 'none')"
+    told = "document.querySelector('.frames + p').textContent"
+    with browser(tmp_path) as page:
+        page.call("Page.navigate", url=f"file://{tmp_path / 'report.html'}")
+        page.wait("document.querySelector('input[type=range]') !== null")
+        assert page.value(shown) == [True, False, False] and page.value(told) == "point"
+        page.value("document.querySelector('input').focus()"), page.key("ArrowRight")
+        page.wait(f"{shown}[1]")
+        page.pointer("Moved", page.centre(".frame:not([hidden]) .node[data-node='1'] rect"))
+        assert page.wait(f"{told} !== 'point' && {told}") == "node 1, <b>: accepted, 50% by the drafter"
+        rows = "[...document.querySelectorAll('.frame:not([hidden]) [data-row]')].map(one => one.style.opacity)"
+        assert page.value(rows) == ["0.2", "1", "0.2"]
+        assert page.value("document.title") != "foreign" and page.errors == []

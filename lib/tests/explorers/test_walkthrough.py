@@ -16,7 +16,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
-from lib.explorers.rounds_explorer import describe_round, legend, running_text, round_svg
+from lib.explorers.rounds_explorer import describe_round, legend, of_step, running_text
 from lib.forward.reduced import reduced
 from lib.lab.theme import ROLES
 from lib.tests import small_models
@@ -99,7 +99,7 @@ def test_probabilities_are_those_of_a_forward_without_cache_behind_each_path(dra
 def test_drafters_that_are_no_language_model_are_told_without_probabilities(drafter):
     steps = told("kary:2@6", drafter)
     assert {step.probabilities for step in steps} == {None}
-    drawn = round_svg(max(steps, key=lambda step: step.tree.budget))
+    drawn = of_step(max(steps, key=lambda step: step.tree.budget))
     assert re.search(r">(<1|&lt;1|\d+)%</text>", drawn) and "%/" not in drawn, "the target's alone"
 
 
@@ -143,7 +143,7 @@ def test_texts_of_tokens_add_up_and_split_no_character(before, text):
 
 def test_the_drawing_holds_every_token_and_both_probabilities():
     step = max(told(), key=lambda step: len(step.accepted))
-    written = [unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", round_svg(step))]
+    written = [unescape(text) for text in re.findall(r"<text[^>]*>([^<]*)</text>", of_step(step))]
     for label in (*step.tokens, step.bonus):
         assert visible(label) in written
     for both in list(zip(step.probabilities, step.target_probabilities))[1:]:

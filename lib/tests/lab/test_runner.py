@@ -404,6 +404,33 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(layout, q
     assert "0 of 3 notebooks to run" in capsys.readouterr().out
 
 
+def test_a_notebook_that_runs_apart_is_shown_from_the_committed_runs_tables(layout, quick, capsys):
+    """Its engines need not be there; once a command names it, the run has tables of its own, which are kept."""
+    (layout.notebooks / "broken").unlink(missing_ok=True)
+    profile, engine = layout.notebooks / "params" / "whole.yaml", notebook("""
+import os
+from pathlib import Path
+if not os.environ.get("DRAFT_TREES_RENDER"):
+    (Path(run_dir) / "tables" / "engine.csv").write_text("mine")
+print((Path(run_dir) / "tables" / "engine.csv").read_text())""", upstream=[])
+    nbformat.write(engine, layout.notebooks / "02_broken.ipynb")
+    profile.write_text("apart: [02_broken]")
+    assert main(["whole"], layout.home) == 0
+    assert "02_broken runs apart: ./run_notebooks.sh whole 02_broken --run whole" in capsys.readouterr().out
+    entry = {"fingerprint": "f", "finished": "then", "tables": {"engine.csv": "d"}, "machine": {"cores": 8}}
+    committed = layout.home / "data" / "results" / "reference"
+    (committed / "tables").mkdir(parents=True)
+    (committed / "tables" / "engine.csv").write_text("theirs")
+    (committed / "run.json").write_text(json.dumps({"stages": {"02_broken": entry}}))
+    assert main(["whole"], layout.home) == 0
+    folder = layout.runs / "whole"
+    assert "theirs" in capsys.readouterr().out and run.load(folder)["stages"]["02_broken"] == entry
+    assert main(["whole", "02"], layout.home) == 0 and main(["whole"], layout.home) == 0
+    assert (folder / "tables" / "engine.csv").read_text() == "mine"
+    profile.write_text("apart: [08_served]")
+    assert main(["whole"], layout.home) == 2 and "a list of notebooks" in capsys.readouterr().err
+
+
 def test_a_clock_that_jumps_back_neither_repeats_nor_loses_work(layout, quick, capsys, monkeypatch):
     """A stage whose table was deleted, cut off or changed runs again."""
     days = iter(range(40_000, 0, -1))
