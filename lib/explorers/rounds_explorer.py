@@ -23,10 +23,10 @@ from lib.lab.theme import BLACK, ROLES
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.trees import drawing, shapes
+from lib.trees import shapes
 from lib.trees.growth.candidates import Growth
 from lib.trees.growth.registry import shape_or_growth
-from lib.trees.picture import round_svg, shaded
+from lib.trees.picture import round_svg, shaded, visible
 from lib.trees.tree import Tree
 from lib.verify.rules import RULES
 
@@ -377,5 +377,5 @@ def _written(step: Step) -> int:
 def of_step(step: Step) -> str:
     """The round's tree with its tokens, and the probabilities that are known."""
     chances = {"drafter": step.probabilities, "target": step.target_probabilities}
-    return round_svg(step.parents, [drawing.visible(token) for token in (*step.tokens, step.bonus)], step.roles,
+    return round_svg(step.parents, [visible(token) for token in (*step.tokens, step.bonus)], step.roles,
                      {who: [*row, np.nan] for who, row in chances.items() if row is not None})

@@ -223,7 +223,7 @@ def load_profile(path: Path, known: Sequence[str]) -> Profile:
     if not isinstance(about, str) or not isinstance(online, bool) or not numbers:
         raise UsageError(f"profile {path}: about is {about!r}, online {online!r}, seconds {seconds!r}; give a text, "
                          "true or false, and notebooks with numbers, as {01_shapes: 15}")
-    if not isinstance(apart, list) or (unknown := [name for name in apart if name not in known]):
+    if not isinstance(apart, list) or any(name not in known for name in apart):
         raise UsageError(f"profile {path}: apart is {apart!r}; give a list of notebooks, of {', '.join(known)}")
     for name, section in content.items():
         if section and name not in known:

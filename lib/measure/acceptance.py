@@ -30,7 +30,7 @@ from lib.replay.protocols import Competitors
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.trees import growth, shapes
-from lib.trees.drawing import visible
+from lib.trees.picture import visible
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import PROPOSALS

@@ -3,18 +3,19 @@ and its number in `data-node`, so that a few lines of script can answer clicks, 
 which `lib/lab/page.js` makes a slider of.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
 import numpy as np
 
 from lib.lab.theme import BLACK, ROLES, styles_of
-from lib.trees.drawing import positions
 from lib.trees.tree import ROOT, Tree
 
 ACROSS, DOWN, RADIUS = 42, 50, 16  # of a tree with its root on top: between neighbours, between levels, of a node
 CHARACTER, LINE = 7.8, 30  # of a tree with its root on the left: the width of a letter, the height of a row
 WHITE = (255, 255, 255)
+LONGEST, UNKNOWN = 12, "\ufffd"  # characters of a token that a label shows; the sign for one that cannot be printed
 STYLE = (".tree .note{font-size:10px;fill:#555}.tree rect{stroke:#fff}"
          ".tree line{stroke:#b5b5b5;vector-effect:non-scaling-stroke}"
          f".tree .lit{{stroke:{BLACK};stroke-width:2.4}}")
@@ -117,22 +118,33 @@ def frames(parts: Mapping[str, str], *, label: str, hint: str, first: int = 0) -
             f'{inside}</div>')
 
 
-def mask_svg(tree: Tree, prefix: int = 0) -> str:
-    """The mask of a tree's forward pass: a row for each node, filled where it attends, and its position id."""
+def mask_svg(tree: Tree, prefix: int = 0, node: int | None = None) -> str:
+    """The mask of a tree's forward pass: a row for each node, filled where it attends, and its position id after
+    `prefix` committed tokens; of `node`, if given, in full colour alone.
+    """
     cell = max(3, min(16, 420 // tree.size))
     rows = []
-    for node in range(tree.size):
-        seen = "".join(f"M{cell * key} {cell * node}h{cell - 1}v{cell - 1}h{1 - cell}z"
-                       for key in np.flatnonzero(tree.mask[node]) if key != node)
-        told = f'<text x="{cell * tree.size + 6}" y="{cell * (node + 0.8):.0f}">{prefix + tree.depth[node]}</text>'
-        rows.append(f'<g data-row="{node}"><path d="{seen}" fill="{ROLES["drafted"]}"/><rect x="{cell * node}" y="'
-                    f'{cell * node}" width="{cell - 1}" height="{cell - 1}" fill="{BLACK}"/>'
-                    f'{told if cell > 8 or node % 4 == 0 else ""}</g>')
+    for row in range(tree.size):
+        seen = "".join(f"M{cell * key} {cell * row}h{cell - 1}v{cell - 1}h{1 - cell}z"
+                       for key in np.flatnonzero(tree.mask[row]) if key != row)
+        told = f'<text x="{cell * tree.size + 6}" y="{cell * (row + 0.8):.0f}">{prefix + tree.depth[row]}</text>'
+        pale = "" if node in (None, row) else ' opacity="0.3"'
+        rows.append(f'<g data-row="{row}"{pale}><path d="{seen}" fill="{ROLES["drafted"]}"/><rect x="{cell * row}" y="'
+                    f'{cell * row}" width="{cell - 1}" height="{cell - 1}" fill="{BLACK}"/>'
+                    f'{told if cell > 8 or row % 4 == 0 else ""}</g>')
     side = cell * tree.size
     return (f'<svg class="mask" xmlns="http://www.w3.org/2000/svg" width="{side + 44}" height="{side}" role="img" '
             f'font-family="DejaVu Sans Mono,Menlo,monospace" font-size="{min(10, cell + 2)}"><title>the mask: a row '
             f'for each node, filled where it attends; right, its position id</title><rect width="{side}" '
             f'height="{side}" fill="#f4f4f4"/>{"".join(rows)}</svg>')
+
+
+def card(tree: Tree, prefix: int = 0, node: int | None = None) -> str:
+    """A tree with its nodes' numbers beside its mask; of `node`, if given, the path and the row are marked."""
+    lit = set() if node is None else set(tree.path(node))
+    colours = [ROLES["root"], *(ROLES["accepted" if one in lit else "drafted"] for one in range(1, tree.size))]
+    return (f'<div class="frame">{tree_svg(tree, [*map(str, range(tree.size))], colours=colours, lit=lit)}'
+            f'{mask_svg(tree, prefix, node)}</div>')
 
 
 def shaded(share: float, colour: str = ROLES["accepted"]) -> str:
@@ -146,3 +158,38 @@ def on(colour: str) -> str:
     """The colour of letters that can be read on a colour."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return "#fff" if 0.3 * red + 0.59 * green + 0.11 * blue < 128 else BLACK
+
+
+def visible(text: str, longest: int = LONGEST) -> str:
+    """A token as a label: signs for white space, runs of it counted, and no longer than so many characters."""
+    text = text.replace("\r\n", "\n").replace("\n", "↵").replace("\t", "⇥").replace(" ", "·")
+    text = re.sub(r"(·|↵|⇥)\1{3,}", lambda run: f"{run[1]}×{len(run[0])}", text)
+    text = "".join(sign if sign.isprintable() else UNKNOWN for sign in text)
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def positions(tree: Tree) -> np.ndarray:
+    """float[m]: each node's horizontal position in its level, the leftmost node at 0.
+
+    Nodes of one level are at least 1 apart, siblings are ordered by rank, and a parent is midway between its first and
+    last child (Reingold and Tilford 1981, with whole contours instead of threads).
+    """
+    shift = np.zeros(tree.size)  # of a node relative to its parent
+    left, right = {}, {}  # outline of a subtree by level below its root, relative to that root
+    for node in reversed(range(tree.size)):
+        places, outline = [], ([], [])  # of the children's subtrees, each as far left as those before it allow
+        for child in tree.children(node):
+            child_left, child_right = left.pop(child), right.pop(child)
+            common = min(len(child_left), len(outline[1]))
+            place = max((outline[1][level] - child_left[level] + 1 for level in range(common)), default=0.0)
+            places.append(place)
+            outline = (outline[0] + [edge + place for edge in child_left[len(outline[0]):]],
+                       [edge + place for edge in child_right] + outline[1][len(child_right):])
+        middle = (places[0] + places[-1]) / 2 if places else 0.0
+        for child, place in zip(tree.children(node), places):
+            shift[child] = place - middle
+        left[node], right[node] = ([0.0, *(edge - middle for edge in side)] for side in outline)
+    across = np.zeros(tree.size)
+    for node in range(1, tree.size):
+        across[node] = across[tree.parents[node]] + shift[node]
+    return across - across.min()

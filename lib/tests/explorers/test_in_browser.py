@@ -61,9 +61,9 @@ def test_its_module_loads_nothing():
 
 def test_a_pages_slider_shows_one_round_at_a_time_and_nodes_tell_their_numbers(tmp_path):
     """Its policy lets the script run, and no other."""
-    parts = {f"round {number}": picture.round_svg([-1, 0, 0, 1], ["a", "<b>", "c", "d"], ["root", "accepted", "rejected",
-             "bonus"], {"drafter": [1, 0.5, 0.25, float("nan")]}) + picture.mask_svg(Tree([-1, 0, 0])) for number in (1, 2)}
-    parts["grown"] = picture.accepted_svg({"0": 0.5, "1": 0.1}, "kary:2")
+    drawn = picture.round_svg([-1, 0, 0, 1], ["a", "<b>", "c", "d"], ["root", "accepted", "rejected", "bonus"],
+                              {"drafter": [1, 0.5, 0.25, float("nan")]}) + picture.mask_svg(Tree([-1, 0, 0]))
+    parts = {"round 1": drawn, "round 2": drawn, "grown": picture.accepted_svg({"0": 0.5, "1": 0.1}, "kary:2")}
     html = picture.frames(parts, label="round", hint="point") + "<script>document.title = 'foreign'</script>"
     report = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[
         nbformat.v4.new_output("display_data", {"text/html": html})])])

@@ -21,7 +21,7 @@ from lib.forward.reduced import reduced
 from lib.lab.theme import ROLES
 from lib.tests import small_models
 from lib.tests.letters import Letters
-from lib.trees.drawing import visible
+from lib.trees.picture import visible
 
 matplotlib.use("agg")
 MODEL = small_models.llama(0)
@@ -184,6 +184,6 @@ def test_the_running_text_says_who_wrote_what_and_escapes_it():
 
 @pytest.mark.parametrize("text, label", [
     (" the", "·the"), ("\n        ", "↵·×8"), ("\t\r\n", "⇥↵"), ("   x", "···x"), ("x" * 30, "x" * 11 + "…"),
-    ("\x00你", UNFINISHED * 2), ("", "")])
+    ("\x00你", UNFINISHED + "你"), ("", "")])
 def test_labels_show_white_space_and_stay_short(text, label):
     assert visible(text) == label

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 
 from lib.tests.trees.test_tree import drawn_trees
 from lib.trees import shapes
-from lib.trees.drawing import positions
+from lib.trees.picture import positions
 
 
 @settings(deadline=None, max_examples=150)
