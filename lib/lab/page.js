@@ -32,6 +32,6 @@ for (const box of document.querySelectorAll(".frames")) {
   box.onpointerover = box.onfocus = tell;
   box.before(slider);
   box.after(told);
-  box.classList.add("one");
+  box.style.maxHeight = "none";
   show();
 }

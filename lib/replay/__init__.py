@@ -12,7 +12,7 @@ from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(
     __name__,
-    exact=("Walk", "accepted_lengths", "chain_of", "chained", "efficiency", "rounds", "walk"),
+    exact=("Walk", "accepted_lengths", "chain_of", "chained", "rounds", "walk"),
     recording=("read", "record"),
     trace=("Trace", "join", "load", "loop_start", "save"),
 )

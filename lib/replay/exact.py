@@ -92,10 +92,3 @@ def chain_of(accepted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         starts.append(at)
         at, end = after[at], end[left]
     return np.sort(np.concatenate(starts)) if starts else np.empty(0, dtype=np.int64)
-
-
-def efficiency(trace: Trace, tree: Tree, drafter: str | None = None) -> float:
-    """Block efficiency τ: mean a + 1 over the chained rounds that start before a loop; NaN if there is none."""
-    chain = chained(rounds(trace, tree, drafter))
-    accepted = chain.accepted[chain.starts < trace.loops[chain.rows]]
-    return float(accepted.mean()) + 1 if len(accepted) else float("nan")

@@ -114,8 +114,8 @@ def frames(parts: Mapping[str, str], *, label: str, hint: str, first: int = 0) -
     """
     inside = "".join(f'<div class="frame" data-name="{escape(name)}"><p>{escape(name)}</p>{part}</div>'
                      for name, part in parts.items())
-    return (f'<div class="frames" data-label="{escape(label)}" data-hint="{escape(hint)}" data-first="{first}">'
-            f'{inside}</div>')
+    return (f'<div class="frames" style="max-height:32rem;overflow:auto" data-label="{escape(label)}" '
+            f'data-hint="{escape(hint)}" data-first="{first}">{inside}</div>')
 
 
 def mask_svg(tree: Tree, prefix: int = 0, node: int | None = None) -> str:
