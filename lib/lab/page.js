@@ -13,6 +13,7 @@ for (const box of document.querySelectorAll(".frames")) {
     for (const frame of frames) frame.hidden = frame !== shown;
     slider.setAttribute("aria-valuetext", shown.dataset.name);
     told.textContent = box.dataset.hint;
+    if (shown.querySelector("[data-row]")) for (const node of shown.querySelectorAll("[data-node]")) node.tabIndex = 0;
     for (const part of still || !before.size ? [] : parts()) {
       const now = part.getBoundingClientRect(), old = before.get(part.dataset.key);
       const from = old ? { transform: `translate(${old.x - now.x}px, ${old.y - now.y}px)` } : { opacity: 0 };
@@ -29,7 +30,7 @@ for (const box of document.querySelectorAll(".frames")) {
   slider.value = box.dataset.first;
   slider.setAttribute("aria-label", box.dataset.label);
   slider.oninput = show;
-  box.onpointerover = box.onfocus = tell;
+  for (const kind of ["pointerover", "focusin"]) box.addEventListener(kind, tell);
   box.before(slider);
   box.after(told);
   box.style.maxHeight = "none";

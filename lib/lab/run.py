@@ -113,10 +113,10 @@ def rendering() -> Iterator[None]:
 
 def adopt(plan: RunPlan, name: str, record: dict) -> bool:
     """Whether the run has a notebook that runs apart: its own, or else the tables, files and record of the committed
-    run, which are copied into it.
+    run, which are copied into it where no parameter is set otherwise.
     """
     source = plan.layout.home / "data" / "results" / "reference"
-    if name not in record["stages"] and (source / "run.json").exists():
+    if name not in record["stages"] and "--set" not in plan.command and (source / "run.json").exists():
         if entry := provenance.read(source)["stages"].get(name):
             record["stages"][name] = entry
             files = [*(source / "tables" / table for table in entry["tables"]), *source.glob("*.json")]

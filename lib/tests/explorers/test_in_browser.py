@@ -82,4 +82,6 @@ def test_a_pages_slider_shows_one_round_at_a_time_and_nodes_tell_their_numbers(t
         assert page.wait(f"{told} !== 'point' && {told}") == "node 1, <b>: accepted, 50% by the drafter"
         rows = "[...document.querySelectorAll('.frame:not([hidden]) [data-row]')].map(one => one.style.opacity)"
         assert page.value(rows) == ["0.2", "1", "0.2"]
+        page.value("document.querySelector('.frame:not([hidden]) .node').focus()")
+        assert page.wait(f"{told}.startsWith('node 0') && {told}") == "node 0, a: root"
         assert page.value("document.title") != "foreign" and page.errors == []

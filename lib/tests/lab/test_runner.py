@@ -422,6 +422,8 @@ print((Path(run_dir) / "tables" / "engine.csv").read_text())""", upstream=[])
     (committed / "tables").mkdir(parents=True)
     (committed / "tables" / "engine.csv").write_text("theirs")
     (committed / "run.json").write_text(json.dumps({"stages": {"02_broken": entry}}))
+    assert main(["whole", "--run", "other", "--set", "count=3"], layout.home) == 0
+    assert "02_broken runs apart" in capsys.readouterr().out, "theirs is of other parameters"
     assert main(["whole"], layout.home) == 0
     folder = layout.runs / "whole"
     assert "theirs" in capsys.readouterr().out and run.load(folder)["stages"]["02_broken"] == entry
