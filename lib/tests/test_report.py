@@ -138,9 +138,9 @@ def test_each_number_of_the_first_page_follows_from_its_table(shown):
             if not found:
                 assert cell in ("plain decoding", "–")
                 continue
-            of_batch = (timed if engine == "here" else runs[runs["engine"] == engine]).query(f"batch == {batch}")
-            way = "recommended" if engine == "here" else found[1]
-            key = ("prompt", "repeat") if engine == "here" else ("call", "turn")
+            of_batch = (timed if engine == "this project" else runs[runs["engine"] == engine]).query(f"batch == {batch}")
+            way = "recommended" if engine == "this project" else found[1]
+            key = ("prompt", "repeat") if engine == "this project" else ("call", "turn")
             agrees(re.search(rf"{INTERVAL}\*\* \(n = (\d+)\)", cell), logs_of(of_batch, way, *key))
 
     grows, price = lines[:2]
