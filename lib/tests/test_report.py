@@ -130,18 +130,18 @@ def test_each_number_of_the_first_page_follows_from_its_table(shown):
     timed = tables.read(REFERENCE, "advice_timed").query("part == 'judging'")
     runs = tables.read(REFERENCE, "engine_runs")
     runs["rate"] = (runs["tokens"] - runs["batch"]) / (runs["seconds"] - runs["prefill"])
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
-    assert [row[0] for row in rows[2:]] == [str(one.batch) for one in advice.by_batch]
-    for batch, *cells in rows[2:]:
-        for engine, cell in zip(rows[0][1:], cells):
+    head, _, *body = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")]
+    assert [batch for batch, *_ in body] == [str(one.batch) for one in advice.by_batch]
+    for batch, *cells in body:
+        for engine, cell in zip(head[1:], cells):
             found = re.fullmatch(rf"(.+): \*\*{INTERVAL}\*\* \(n = (\d+)\)", cell)
             if not found:
                 assert cell in ("plain decoding", "–")
                 continue
-            of_batch = (timed if engine == "this project" else runs[runs["engine"] == engine]).query(f"batch == {batch}")
-            way = "recommended" if engine == "this project" else found[1]
-            key = ("prompt", "repeat") if engine == "this project" else ("call", "turn")
-            agrees(re.search(rf"{INTERVAL}\*\* \(n = (\d+)\)", cell), logs_of(of_batch, way, *key))
+            rows, way, *key = ((timed, "recommended", "prompt", "repeat") if engine == "this project" else
+                               (runs[runs["engine"] == engine], found[1], "call", "turn"))
+            logs = logs_of(rows[rows["batch"] == int(batch)], way, *key)
+            agrees(re.search(rf"{INTERVAL}\*\* \(n = (\d+)\)", cell), logs)
 
     grows, price = lines[:2]
     most, tree, low, high, chain, *ends, near_budget, reached, n = re.search(
@@ -172,7 +172,8 @@ def test_each_number_of_the_first_page_follows_from_its_table(shown):
 def by_prompt(family: str, budget: int) -> pd.DataFrame:
     """Accepted tokens and rounds of each prompt of the first pair, in greedy text."""
     rows = tables.read(REFERENCE, "acceptance")
-    rows = rows[(rows[["target", "drafter", "protocol"]] == rows.iloc[0][["target", "drafter", "protocol"]]).all(axis=1)]
+    headline = ["target", "drafter", "protocol"]
+    rows = rows[(rows[headline] == rows.iloc[0][headline]).all(axis=1)]
     rows = rows.query(f"temperature == 0 and stretch == 'before' and family == {family!r} and budget == {budget}")
     return rows.groupby("prompt")[["accepted", "rounds"]].sum()
 
