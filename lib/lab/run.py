@@ -119,8 +119,8 @@ def adopt(plan: RunPlan, name: str, record: dict) -> bool:
     if name not in record["stages"] and "--set" not in plan.command and (source / "run.json").exists():
         if entry := provenance.read(source)["stages"].get(name):
             record["stages"][name] = entry
-            files = [*(source / "tables" / table for table in entry["tables"]), *source.glob("*.json")]
-            for path in files:
+            names = [name.removesuffix(".xz") for name in entry["tables"]]  # large ones were compressed since
+            for path in [*(path for name in names for path in source.glob(f"tables/{name}*")), *source.glob("*.json")]:
                 if not (target := plan.folder / path.relative_to(source)).exists():
                     target.parent.mkdir(exist_ok=True)
                     shutil.copyfile(path, target)

@@ -417,15 +417,18 @@ print((Path(run_dir) / "tables" / "engine.csv").read_text())""", upstream=[])
     profile.write_text("apart: [02_broken]")
     assert main(["whole"], layout.home) == 0
     assert "02_broken runs apart: ./run_notebooks.sh whole 02_broken --run whole" in capsys.readouterr().out
-    entry = {"fingerprint": "f", "finished": "then", "tables": {"engine.csv": "d"}, "machine": {"cores": 8}}
+    entry = {"fingerprint": "f", "finished": "then", "tables": {"engine.csv": "d", "large.csv": "d"},
+             "machine": {"cores": 8}}
     committed = layout.home / "data" / "results" / "reference"
     (committed / "tables").mkdir(parents=True)
     (committed / "tables" / "engine.csv").write_text("theirs")
+    (committed / "tables" / "large.csv.xz").write_text("packed since")
     (committed / "run.json").write_text(json.dumps({"stages": {"02_broken": entry}}))
     assert main(["whole", "--run", "other", "--set", "count=3"], layout.home) == 0
     assert "02_broken runs apart" in capsys.readouterr().out, "theirs is of other parameters"
     assert main(["whole"], layout.home) == 0
     folder = layout.runs / "whole"
+    assert (folder / "tables" / "large.csv.xz").exists()
     assert "theirs" in capsys.readouterr().out and run.load(folder)["stages"]["02_broken"] == entry
     assert main(["whole", "02"], layout.home) == 0 and main(["whole"], layout.home) == 0
     assert (folder / "tables" / "engine.csv").read_text() == "mine"
