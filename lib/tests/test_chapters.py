@@ -65,7 +65,7 @@ def target_alone(rows: pd.DataFrame) -> pd.DataFrame:
     rows = one_pair(rows)
     if "drafter" not in rows:
         return rows
-    kinds = rows["drafter"].str.partition(":")[0]
+    kinds = rows["drafter"].str.split(":").str[0]
     return rows[kinds.isin(["", "none", "plain", "lookup", "sam", "ngrams", "recycling"])]
 
 
