@@ -4,11 +4,10 @@ second drafter and tree may decode the same prompt beside it.
 
 from collections.abc import Sequence
 from html import escape
-from math import isnan
+from math import isnan, nan
 
 import anywidget
 import ipywidgets
-import numpy as np
 import torch
 import traitlets
 from matplotlib.colors import to_rgb
@@ -378,4 +377,4 @@ def of_step(step: Step) -> str:
     """The round's tree with its tokens, and the probabilities that are known."""
     chances = {"drafter": step.probabilities, "target": step.target_probabilities}
     return round_svg(step.parents, [visible(token) for token in (*step.tokens, step.bonus)], step.roles,
-                     {who: [*row, np.nan] for who, row in chances.items() if row is not None})
+                     {who: [*row, nan] for who, row in chances.items() if row is not None})

@@ -21,7 +21,6 @@ from lib.lab.theme import with_palette
 PNG, MARKDOWN = "image/png", "text/markdown"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "page.js"))
-FRAMES = 'class="frames"'  # in the output of a page that runs SCRIPT
 PLAIN_CODE = re.compile(r'<span class="(?:n|p|o|w|ow|nf|nn|nc|bp|kc|kd|mi|mf|si|se)">([^<]*)</span>')  # has no style
 
 
@@ -141,7 +140,7 @@ def pages(executed: Path, target: Path) -> None:
         chapters = {f"chapters/{other}.html": titles[other] for other in read if other != REPORT}
         links = chapters if name == REPORT else {"../report.html": titles.get(REPORT, "The report")}
         links |= {os.path.relpath(tables.DECLARED, path.parent): "What the columns of all tables mean"}
-        script = SCRIPT.read_text(encoding="utf-8") if FRAMES in nbformat.writes(notebook).replace("\\", "") else ""
+        script = SCRIPT.read_text(encoding="utf-8") if 'class=\\"frames' in nbformat.writes(notebook) else ""
         body, _ = exporter.from_notebook_node(notebook, {
             "metadata": {"name": titles[name]}, "links": links, "script": script,
             "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()})

@@ -6,7 +6,6 @@ for (const box of document.querySelectorAll(".frames")) {
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
   let shown = null;
   const parts = () => [...(shown?.querySelectorAll("[data-key]") ?? [])];
-
   function show() {
     const before = new Map(parts().map((part) => [part.dataset.key, part.getBoundingClientRect()]));
     shown = frames[slider.value];

@@ -58,8 +58,7 @@ class Layout:
 @dataclass(frozen=True)
 class Profile:
     """Values by notebook and parameter. seconds: estimates by notebook. online: whether models may be downloaded.
-
-    apart: notebooks that run only where a command names them, such as one that needs other software; see `Stage.apart`.
+    apart: notebooks that run only where a command names them, such as one that needs other software (see `Stage`).
     """
 
     name: str
@@ -72,9 +71,8 @@ class Profile:
 
 @dataclass(frozen=True)
 class Stage:
-    """One notebook: defaults of its parameters, values that the command sets, estimated seconds (None: unknown).
-
-    apart: it is rendered from the tables that the run has, or else from those of the committed run.
+    """One notebook: defaults of its parameters, values that the command sets, estimated seconds (None: unknown). apart:
+    it is rendered from the tables that the run has, or else from those of the committed run.
     """
 
     name: str

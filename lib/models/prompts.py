@@ -19,7 +19,6 @@ import importlib.metadata
 import json
 import sysconfig
 import zlib
-from collections import Counter
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from inspect import cleandoc

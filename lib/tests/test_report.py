@@ -11,7 +11,6 @@ import pytest
 import transformers
 
 from lib.cost import recommendation
-from lib.engines.methods import PLAIN
 from lib.lab import provenance, tables
 from lib.lab.chapter import Chapter
 

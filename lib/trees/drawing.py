@@ -1,7 +1,5 @@
 """Figures of many shapes side by side; `picture` has trees for screens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt

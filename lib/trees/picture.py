@@ -14,7 +14,6 @@ from lib.trees.tree import ROOT, Tree
 
 ACROSS, DOWN, RADIUS = 42, 50, 16  # of a tree with its root on top: between neighbours, between levels, of a node
 CHARACTER, LINE = 7.8, 30  # of a tree with its root on the left: the width of a letter, the height of a row
-WHITE = (255, 255, 255)
 LONGEST, UNKNOWN = 12, "\ufffd"  # characters of a token that a label shows; the sign for one that cannot be printed
 STYLE = (".tree .note{font-size:10px;fill:#555}.tree rect{stroke:#fff}"
          ".tree line{stroke:#b5b5b5;vector-effect:non-scaling-stroke}"
@@ -151,7 +150,7 @@ def shaded(share: float, colour: str = ROLES["accepted"]) -> str:
     """A colour by a share in [0, 1], white for 0, by the square root so that rare nodes stay visible."""
     strength = 0.08 + 0.92 * float(np.clip(share, 0, 1)) ** 0.5
     full = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(strength * one + (1 - strength) * white):02x}" for one, white in zip(full, WHITE))
+    return "#" + "".join(f"{round(strength * one + (1 - strength) * 255):02x}" for one in full)
 
 
 def on(colour: str) -> str:
