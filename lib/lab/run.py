@@ -116,7 +116,8 @@ def adopt(plan: RunPlan, name: str, record: dict) -> bool:
     run, which are copied into it where no parameter is set otherwise.
     """
     source = plan.layout.home / "data" / "results" / "reference"
-    if name not in record["stages"] and "--set" not in plan.command and (source / "run.json").exists():
+    as_it_is = not any(word.startswith("--set") for word in plan.command)
+    if name not in record["stages"] and as_it_is and (source / "run.json").exists():
         if entry := provenance.read(source)["stages"].get(name):
             record["stages"][name] = entry
             names = [name.removesuffix(".xz") for name in entry["tables"]]  # large ones were compressed since

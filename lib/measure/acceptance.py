@@ -43,7 +43,7 @@ BESIDE = ("chain", "optimal")  # static families that grown trees are compared w
 CONFIDENCES = (1.0, 0.6)  # temperatures of the drafting probabilities that are tried
 BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
 NESTED, LARGEST = ("chain", "kary:2", "optimal"), 32  # families and nodes of trees that are kept at each budget
-CONTEXT = 60  # characters of the text before a round of the answer that are kept
+CONTEXT = 60  # characters of context kept per round
 Shaped = tuple[str, int, Tree | Growth]  # a family, a budget, and its tree or growth rule
 
 

@@ -10,7 +10,7 @@ from html import escape
 import numpy as np
 
 from lib.lab.theme import BLACK, ROLES, styles_of
-from lib.trees.tree import ROOT, Tree
+from lib.trees.tree import Tree
 
 ACROSS, DOWN, RADIUS = 42, 50, 16  # of a tree with its root on top: between neighbours, between levels, of a node
 CHARACTER, LINE = 7.8, 30  # of a tree with its root on the left: the width of a letter, the height of a row
@@ -46,7 +46,7 @@ def tree_svg(tree: Tree, labels: Sequence[str], *, colours: Sequence[str] = (), 
     parts = []
     for node in range(1, tree.size):
         parent = int(tree.parents[node])
-        strong = ' class="lit"' if node in lit and (parent in lit or parent == ROOT) else ""
+        strong = ' class="lit"' if node in lit and parent in lit else ""
         parts.append(f'<line x1="{x[parent]:.0f}" y1="{y[parent]:.0f}" x2="{x[node]:.0f}" y2="{y[node]:.0f}"{strong}/>')
         if notes and notes[node]:
             at = 0.5 * x[parent] + 0.5 * x[node], 0.35 * y[parent] + 0.65 * y[node] - 3

@@ -424,8 +424,9 @@ print((Path(run_dir) / "tables" / "engine.csv").read_text())""", upstream=[])
     (committed / "tables" / "engine.csv").write_text("theirs")
     (committed / "tables" / "large.csv.xz").write_text("packed since")
     (committed / "run.json").write_text(json.dumps({"stages": {"02_broken": entry}}))
-    assert main(["whole", "--run", "other", "--set", "count=3"], layout.home) == 0
-    assert "02_broken runs apart" in capsys.readouterr().out, "theirs is of other parameters"
+    for words in (["--set", "count=3"], ["--set=count=3"]):
+        assert main(["whole", "--run", "other", *words], layout.home) == 0
+        assert "02_broken runs apart" in capsys.readouterr().out, "theirs is of other parameters"
     assert main(["whole"], layout.home) == 0
     folder = layout.runs / "whole"
     assert (folder / "tables" / "large.csv.xz").exists()
