@@ -18,7 +18,7 @@ from lib.models.prompts import PromptSet
 from lib.replay import protocols
 from lib.tests.lab import pieces
 
-pytest.importorskip("distributed")
+pytestmark = pytest.mark.optional
 ASKED = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + place) for place in range(6)))
 
 
