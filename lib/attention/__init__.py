@@ -2,7 +2,7 @@
 
 Start at `operator` (`tree_attention`, and the rule by which it chooses a backend) and `registration` (`tree_forward`,
 one forward pass of a model over a tree, and what a model's attention has to be for that). `backends` holds the
-implementations, `static` what CUDA graphs can hold.
+implementations.
 """
 
 from lib import lazy_exports

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from lib.attention.backends.mask import SharedMask, Span, causal
-from lib.attention.static import StaticTree, static_attention
 from lib.lab.timing import forward
 
 TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
@@ -37,13 +36,11 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     """The attention function of a model's layers: tree attention where `tree_mask` is given, else the same as "sdpa".
 
     tree_mask: without `prefix_length`, the tree follows all keys but its own. A tree takes no padding mask: rows of
-        different lengths are right-padded, with one `prefix_length` per row. A `StaticTree` has them itself.
+        different lengths are right-padded, with one `prefix_length` per row.
     prefix_length: without `tree_mask`, the queries are a chain after that prefix; with prefix 0 they are an ordinary
         causal prefill, where right padding needs no mask because no real token sees it.
     Returns ([B, mq, Hq, d], None), as transformers expects.
     """
-    if isinstance(tree_mask, StaticTree):
-        return static_attention(query, key, value, tree_mask, scaling).transpose(1, 2).contiguous(), None
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     from lib.attention.operator import prefix_list, tree_attention

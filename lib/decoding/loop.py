@@ -152,23 +152,20 @@ class Decider:
             return best_token_list(logits)
         return [self.draws.categorical(probs) for probs in warp(logits, *self.warping)]
 
-    def round(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor,
-              best: Tensor | None = None) -> list[Decision]:
+    def round(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
         """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' generated tokens.
 
-        Greedy verification needs only the best token of each node, which `best` has where they are known (see
-        `Output`); those of all rows reach the host in one transfer.
+        Greedy verification needs only the best token of each node; those of all rows reach the host in one transfer.
         """
         if self.hooks.adjust:
-            logits, best = logits.clone(), None
+            logits = logits.clone()
             for i, (row, draft) in enumerate(zip(rows, drafts)):
                 contexts = [written[row]]  # the text up to each node
                 for node in range(1, draft.tree.size):
                     contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
                 logits[i, : draft.tree.size] = self.hooks.adjust(row, contexts, logits[i, : draft.tree.size])
         if self.rule == "greedy":
-            tokens = best_token_list(logits) if best is None else best.tolist()
-            return [draft.follow(after.__getitem__) for draft, after in zip(drafts, tokens)]
+            return [draft.follow(after.__getitem__) for draft, after in zip(drafts, best_token_list(logits))]
         probs = warp(logits, *self.warping)
         return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
                        draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
@@ -214,8 +211,7 @@ class _Loop:
             drafts = self.drafter.propose(self.shape, self.decider.draws)
             clock.append(time.perf_counter())
             outputs = self.forward(*stack(drafts, self.forward.device), self.cache, **self.outputs)
-            best = getattr(outputs, "best", None)  # which transformers' own outputs do not have
-            decided = self.decider.round(self.alive, self.written, drafts, outputs.logits, best)
+            decided = self.decider.round(self.alive, self.written, drafts, outputs.logits)
             clock.append(time.perf_counter())
             self.cache.commit([[0, *accepted] for accepted, _ in decided])
             self.drafter.commit([accepted for accepted, _ in decided], [bonus for _, bonus in decided], outputs)

@@ -11,9 +11,7 @@ from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.eagle import unroll
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import head_fill
-from lib.drafters.heads.static_fill import static_fill
 from lib.drafters.levels import Level, native_levels
-from lib.forward.passes import GRAPHS, forward_pass
 from lib.lab.timing import forward
 from lib.trees.growth.candidates import Growth
 from lib.trees.tree import ROOT, Tree
@@ -40,10 +38,7 @@ class EagleDrafter(HeadDrafter):
 
     def _renew_layers(self) -> None:
         self.layer, own = CachedLayers([self.head.layer], self.head.output_norm), self.head.embed_tokens
-        parts = self.head, self.output, self.target.get_input_embeddings() if own is None else own
-        self.filling = static_fill(*parts)
-        if self.filling is None or forward_pass(self.target).name != GRAPHS:  # a GPU on which captures fail
-            self.filling = head_fill(*parts)
+        self.filling = head_fill(self.head, self.output, self.target.get_input_embeddings() if own is None else own)
 
     @torch.no_grad()
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:

@@ -1,15 +1,12 @@
 """One forward pass over the nodes of a draft tree, by an implementation with a name:
 
 - "layers": transformers' own layers, each of which calls the tree-attention operator;
-- "native": all layers in one call of C++ over the model's own weights, on processors that the kernels serve;
-- "graphs": transformers' layers as a function of static shapes, in CUDA graphs, and "graphs:compiled", each layer
-  compiled by torch; on a CPU the same function runs as it is.
+- "native": all layers in one call of C++ over the model's own weights, on processors that the kernels serve.
 
 Start at `passes` (`forward_pass`, which gives a model's forward pass by name; "auto" takes the fastest that the model
-and the machine allow). `native` and `graphs` hold the faster implementations, `packed` linear layers for few rows,
-`captured` CUDA graphs by bucket of shapes. `load` loads pairs in every number format: `quantize` rounds weights to
-int8, `stored` keeps a GGUF file's own blocks. `prefill` reads the prompts of a batch, `reduced` makes models that know
-some of their tokens alone.
+and the machine allow). `native` holds the C++ implementation, `packed` linear layers for few rows. `load` loads pairs
+in every number format: `quantize` rounds weights to int8, `stored` keeps a GGUF file's own blocks. `prefill` reads the
+prompts of a batch, `reduced` makes models that know some of their tokens alone.
 """
 
 from lib import lazy_exports

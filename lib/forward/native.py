@@ -8,7 +8,6 @@ run them; callers then use the modules themselves.
 import ctypes
 import math
 from ctypes import c_float, c_int64, c_void_p
-from functools import cached_property
 from typing import Sequence
 
 import torch
@@ -84,16 +83,11 @@ class Levels:
     def __init__(self, size: int, levels: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
         self.size, self.forwarded = size, sum(len(slots) for slots, *_ in levels[1:])
         self.widest = max(len(slots) for slots, *_ in levels)
-        held = [tuple(None if part is None else part.contiguous() for part in level) for level in levels]
-        self.held = held  # the structs hold addresses alone
-        self.structs = (LevelStruct * len(held))(*(
+        # The structs hold addresses alone.
+        self.tensors = [tuple(None if part is None else part.contiguous() for part in level) for level in levels]
+        self.structs = (LevelStruct * len(levels))(*(
             LevelStruct(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
-                  *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in held))
-
-    @cached_property
-    def structure(self) -> tuple:
-        """For each level its slots and its children's triples, as tuples: what does not depend on the tails."""
-        return tuple((tuple(slots.tolist()), tuple(map(tuple, below.tolist()))) for slots, below, *_ in self.held)
+                        *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in self.tensors))
 
 
 def rotation_refusal(rotary: nn.Module) -> str | None:

@@ -1,10 +1,9 @@
-"""A model's forward pass over few tokens, by name: "layers", "native" or "graphs" (see `lib.forward`).
+"""A model's forward pass over few tokens, by name: "layers" or "native" (see `lib.forward`).
 
-The faster ones serve models of Llama's kind; what they do not serve (long prompts, gradients, float64) runs as
-"layers". The results agree within rounding.
+"native" serves models of Llama's kind, and of Gemma's 2 and 3; what it does not serve (long prompts, gradients,
+float64, GPUs) runs as "layers". The results agree within rounding.
 """
 
-import logging
 import math
 from dataclasses import dataclass
 from typing import Callable
@@ -15,31 +14,25 @@ from torch import Tensor
 
 from lib.attention.backends.mask import SharedMask, causal
 from lib.attention.registration import least_span, takes_chains, tree_forward
-from lib.forward import graphs, native
-from lib.forward.graphs import StaticBlocks
+from lib.forward import native
 from lib.forward.native import NativeBlocks
 from lib.forward.packed import weights_of
 from lib.forward.reduced import ReducedOutput
 from lib.kernels import products
 from lib.lab import timing
 
-KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-NATIVE_KINDS = (*KINDS, "Gemma2ForCausalLM", "Gemma3ForCausalLM")
-LAYERS, NATIVE, GRAPHS, COMPILED = NAMES = "layers", "native", "graphs", "graphs:compiled"
-LOG = logging.getLogger(__name__)
+KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM",
+         "Gemma3ForCausalLM")
+LAYERS, NATIVE = NAMES = "layers", "native"
 AUTO = "auto"  # the fastest of them that the model and the machine allow
 
 
 @dataclass(frozen=True)
 class Output:
-    """The result of a forward pass: logits [B, m or fewer, V], hidden states in transformers' order if asked for.
-
-    best: int64, whose [b, u] is the most likely token after node u of row b, where the device has found it.
-    """
+    """The result of a forward pass: logits [B, m or fewer, V], hidden states in transformers' order if asked for."""
 
     logits: Tensor
     hidden_states: tuple[Tensor, ...] | None
-    best: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class Kernels:
     """
 
     name: str
-    blocks: NativeBlocks | StaticBlocks | None
+    blocks: NativeBlocks | None
     output: Callable[[Tensor], Tensor] | None
     made_of: tuple
 
@@ -62,8 +55,7 @@ class ForwardPass:
 
     def __init__(self, model, kernels: Kernels):
         self.model, self.kernels, self.name, self.blocks = model, kernels, kernels.name, kernels.blocks
-        self._of_model = model.device  # which transformers takes its time to find
-        self.device = torch.device("cpu") if isinstance(self.blocks, StaticBlocks) else self._of_model
+        self.device = model.device  # which transformers takes its time to find
 
     def __call__(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **asked):
         """One forward pass over tokens int64[B, m] that follow each row's committed ones, as by `tree_forward`.
@@ -71,17 +63,16 @@ class ForwardPass:
         asked: `logits_to_keep` and `output_hidden_states`, as of transformers' models. Returns an `Output`, or
         transformers' own.
         """
-        if self.blocks is None or torch.is_grad_enabled() or tokens.shape[1] > self.blocks.most_nodes or not (
+        if self.blocks is None or torch.is_grad_enabled() or not (
                 cache.layers or tokens.numel() <= self.blocks.most_rows):
-            inputs = (None if x is None else x.to(self._of_model) for x in (tokens, depth, tree_mask))
-            return tree_forward(self.model, *inputs, cache, **asked)
+            return tree_forward(self.model, tokens, depth, tree_mask, cache, **asked)
         with timing.forward():
             mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
-            logits, states, *best = self.blocks(tokens, depth, cache, mask, asked.get("logits_to_keep", 0),
-                                                asked.get("output_hidden_states", False))
+            logits, states = self.blocks(tokens, depth, cache, mask, asked.get("logits_to_keep", 0),
+                                         asked.get("output_hidden_states", False))
         cap = getattr(self.model.config, "final_logit_softcapping", None)
         logits = logits if cap is None else cap * (logits / cap).tanh()
-        return Output(logits, None if states is None else tuple(states), *best)
+        return Output(logits, None if states is None else tuple(states))
 
     @property
     def reads_blocks(self) -> bool:
@@ -92,7 +83,7 @@ class ForwardPass:
     @property
     def fills(self) -> bool:
         """Whether `fill` can fill a static tree."""
-        return self.name in (NATIVE, GRAPHS, COMPILED) and least_span(self.model.config) is None
+        return self.name == NATIVE and least_span(self.model.config) is None
 
     def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: native.Levels, choices: int,
              names: Tensor | None = None) -> Tensor:
@@ -117,8 +108,8 @@ _KERNELS: WeakKeyDictionary[torch.nn.Module, dict[str, Kernels]] = WeakKeyDictio
 
 
 def forward_pass(model, name: str = AUTO) -> ForwardPass:
-    """A model's forward pass by the implementation of this name of `NAMES`; "auto" takes "graphs" on a GPU, where a
-    first capture succeeds, and "native" elsewhere, where the machine and the model allow it, else "layers".
+    """A model's forward pass by the implementation of this name of `NAMES`; "auto" takes "native" where the machine and
+    the model allow it, else "layers".
 
     What it holds beside the weights is made once, and again when they change. ValueError where the model cannot run so,
     or for another name.
@@ -127,30 +118,17 @@ def forward_pass(model, name: str = AUTO) -> ForwardPass:
         raise ValueError(f"forward is {name!r}; choose one of {', '.join(NAMES)}, or {AUTO!r} for the fastest")
     known, made_of = _KERNELS.setdefault(model, {}), weights_of(model)
     if name not in known or known[name].made_of != made_of:
-        refusals = {NATIVE: native_refusal, GRAPHS: graphs_refusal, COMPILED: graphs_refusal}
-        if name in refusals and (reason := refusals[name](model)):
+        if name == NATIVE and (reason := native_refusal(model)):
             raise ValueError(f"{type(model).__name__} cannot run as {name!r}: {reason}; leave `forward` out")
-        known[name] = forward_pass(model, _fastest(model)).kernels if name == AUTO else _kernels(model, name, made_of)
+        known[name] = (forward_pass(model, choice(model, model.device.type)).kernels if name == AUTO
+                       else _kernels(model, name, made_of))
     return ForwardPass(model, known[name])
-
-
-def _fastest(model) -> str:
-    """The name that "auto" takes for a model; on a GPU after a first capture."""
-    name = choice(model, model.device.type)
-    if name != GRAPHS or (failure := forward_pass(model, GRAPHS).blocks.failure) is None:
-        return name
-    LOG.warning("%s runs without CUDA graphs: %s", type(model).__name__, failure)
-    return LAYERS
 
 
 def _kernels(model, name: str, made_of: tuple) -> Kernels:
     if name == LAYERS:
         return Kernels(LAYERS, None, None, made_of)
     decoder, head = model.model, model.lm_head
-    if name != NATIVE:
-        blocks = StaticBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens,
-                              compiled=name == COMPILED)
-        return Kernels(name, blocks, None, made_of)
     blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
     weight = head.weight if isinstance(head, torch.nn.Linear) else None
     output = products.linear(weight, head.bias, blocks.panels.get(head), blocks.like.dtype)
@@ -161,8 +139,8 @@ def native_refusal(model, device: str = "") -> str | None:
     """Why a model does not run as "native" here; None if it does. device: the kind of device on which it will be, for a
     model without storage.
     """
-    if type(model).__name__ not in NATIVE_KINDS:
-        return f"{type(model).__name__} is none of {', '.join(NATIVE_KINDS)}"
+    if type(model).__name__ not in KINDS:
+        return f"{type(model).__name__} is none of {', '.join(KINDS)}"
     decoder, head = model.model, model.lm_head
     if isinstance(head, ReducedOutput):
         return "its output layer is reduced; take what `reduced.narrow` gives"
@@ -171,19 +149,9 @@ def native_refusal(model, device: str = "") -> str | None:
     return native.refusal(decoder.layers, decoder.rotary_emb, head, decoder.embed_tokens, device)
 
 
-def graphs_refusal(model, device: str = "") -> str | None:
-    """Why a model does not run as "graphs" here; None if it does. device: as for `native_refusal`."""
-    if type(model).__name__ not in KINDS:
-        return f"{type(model).__name__} is none of {', '.join(KINDS)}"
-    return ("some of its layers see a window of the text" if least_span(model.config)
-            else graphs.refusal(model, device))
-
-
 def choice(model, device: str) -> str:
-    """The name that "auto" takes for a model, which may be without storage, on a device; a GPU's captures may fail."""
-    kind = device.partition(":")[0]
-    refusal, name = (graphs_refusal, GRAPHS) if kind == "cuda" else (native_refusal, NATIVE)
-    return LAYERS if refusal(model, kind) else name
+    """The name that "auto" takes for a model, which may be without storage, on a device."""
+    return LAYERS if native_refusal(model, device.partition(":")[0]) else NATIVE
 
 
 def copied_bytes(model) -> int:

@@ -367,10 +367,10 @@ def peak_rows(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06)
     return pd.DataFrame(rows).assign(device=torch.device(device).type, threads=torch.get_num_threads())
 
 
-def bytes_per_second(device: str, seconds: float, size: int = 0) -> float:
-    """The faster of a sum and a dot product over so many bytes, by default twice what the processor's caches hold."""
+def bytes_per_second(device: str, seconds: float) -> float:
+    """The faster of a sum and a dot product over twice the bytes that the processor's caches hold."""
     cached = processor.cache_bytes() or 0
-    size = size or (READ_BY_GPU if torch.device(device).type == "cuda" else max(LEAST_READ, 2 * cached))
+    size = READ_BY_GPU if torch.device(device).type == "cuda" else max(LEAST_READ, 2 * cached)
     data = torch.ones(2, size // 8, device=device)
     return data.nbytes / min(timing.shortest(call, device, seconds) for call in (data.sum, partial(torch.dot, *data)))
 

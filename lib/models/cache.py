@@ -1,9 +1,8 @@
 """A key/value cache for draft trees: it appends in place, keeps only the accepted path, and has one length per row.
 
 A forward pass appends a block of nodes after each row's committed length; further forward passes before `commit` append
-after that block (a drafter grows its tree level by level). `commit` moves the accepted nodes to the block's front, or
-leaves that to the next forward pass; later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1
-of row b are committed.
+after that block (a drafter grows its tree level by level). `commit` moves the accepted nodes to the block's front;
+later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
 """
 
 from functools import partial
@@ -147,14 +146,10 @@ class TreeLayer(CacheLayerMixin):
 class TreeCache(Cache):
     """The cache of a batch of trees: one `TreeLayer` per layer of the model, made at the first `update`, and the states
     of those that are recurrent, with which it takes chains alone.
-
-    waits: whether `commit` leaves `moves`, (row, origin, goal) of each slot that it has to copy, to the next forward
-    pass, which makes them or calls `settle`.
     """
 
     def __init__(self):
-        self.rows, self.waits = Rows(), False
-        self.moves: list[tuple[int, int, int]] = []
+        self.rows = Rows()
         self.states: dict[int, States] = {}  # by layer
         super().__init__(layer_class_to_replicate=partial(TreeLayer, self.rows))
 
@@ -184,11 +179,6 @@ class TreeCache(Cache):
             layer = self.layer_class_to_replicate()
             layer.lazy_initialization(like, like)
             self.layers.append(layer)
-
-    def update(self, *states, **kwargs) -> tuple[Tensor, Tensor]:
-        """As `TreeLayer.update`, of the layer with the index that comes after the states; transformers calls it."""
-        self.settle()
-        return super().update(*states, **kwargs)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens of the longest row, and the pending nodes of a layer, or of any where it has no keys."""
@@ -227,7 +217,6 @@ class TreeCache(Cache):
 
     def room(self, nodes: int) -> None:
         """Adds so many pending nodes, for writers of the layers' buffers themselves."""
-        self.settle()
         needed = self.rows.longest + self.pending + nodes
         for layer in self.layers:
             layer.pending += nodes
@@ -249,15 +238,16 @@ class TreeCache(Cache):
         """Commits some of the nodes that were appended since the last commit, a list per row: an accepted path, from
         the root, as indices into that block.
         """
-        self.settle()
-        self.moves = [  # a node that is already in its place stays
+        moves = [  # a node that is already in its place stays
             (row, length + node, length + place)
             for row, (length, nodes) in enumerate(zip(self.rows.as_list, lists))
             for place, node in enumerate(nodes)
             if node != place
         ]
-        if not self.waits:
-            self.settle()
+        if moves:
+            rows, origins, goals = torch.tensor(moves, device=self.rows.device).T
+            for layer in self.attending:
+                layer.move(rows, origins, goals)
         if self.states:
             counts = torch.tensor([len(nodes) for nodes in lists], device=self.rows.device)
             for states in self.states.values():
@@ -265,19 +255,9 @@ class TreeCache(Cache):
         self.rows.set([length + len(nodes) for length, nodes in zip(self.rows.as_list, lists)], self.rows.device)
         self.forget()
 
-    def settle(self) -> None:
-        """Makes the moves of the last commit that it left to the next forward pass."""
-        if self.moves:
-            rows, origins, goals = torch.tensor(self.moves, device=self.rows.device).T
-            self.moves = []
-            for layer in self.attending:
-                layer.move(rows, origins, goals)
-
     def join(self, others: Sequence["TreeCache"]) -> None:
         """Appends the rows of other caches of the same model; pending nodes are dropped."""
         if others:
-            for cache in (self, *others):
-                cache.settle()
             self.rows.set([length for cache in (self, *others) for length in cache.rows.as_list], self.rows.device)
             for layers in zip(*(cache.attending for cache in (self, *others))):
                 layers[0].join(layers[1:])
@@ -288,7 +268,6 @@ class TreeCache(Cache):
 
     def select(self, rows: Tensor) -> None:
         """Keeps only the given rows, int64 indices or bool[B], in this order; finished rows leave a batch so."""
-        self.settle()
         rows = torch.as_tensor(rows, device=self.rows.device)
         self.rows.set(self.lengths[rows].tolist(), self.rows.device)
         for layer in self.attending:

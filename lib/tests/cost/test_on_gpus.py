@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from inspect import signature
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ from lib.cost import by_depth_and_rank, on_gpus
 from lib.cost.by_depth_and_rank import Rates
 from lib.cost.round_cost import FREE, RULER, Curve, RoundCost
 from lib.lab import provenance, tables
-from lib.measure import attention, gpu
 from lib.measure.parameters import CHECKS
 from lib.trees import shapes
 from lib.trees.tree import Tree
@@ -113,14 +111,3 @@ def test_rates_that_cannot_be_are_refused_with_one_reason(tmp_path, text, messag
     CHECKS["07_speed"]["rates"]("rates", {"rates": ""})
     with pytest.raises(FileNotFoundError, match="no rates at .*; give a CSV file"):
         CHECKS["07_speed"]["rates"]("rates", {"rates": "nothing.csv"})
-
-
-def test_the_commands_for_a_gpu_are_rehearsed_here(tmp_path, monkeypatch):
-    for settings in (gpu.GRID, gpu.TINY):
-        signature(attention.measure).bind(None, device="cuda", seed=0, **settings)
-    for _ in range(2):  # the second replaces the first
-        monkeypatch.setattr("sys.argv", ["gpu", "costs", "--tiny", "--device", "cpu", "--out", str(tmp_path)])
-        gpu.main()
-    costs, steps = (tables.read(tmp_path, name) for name in ("costs", "gpu_steps"))
-    assert sorted(costs["nodes"]) == [0, 0, 1, 1, 2, 2] and steps["batch"].tolist() == [1, 2]
-    assert (steps["reads"] > 0).all() and set(provenance.read(tmp_path)["stages"]) == {"gpu costs smollm2-135m@1"}

@@ -9,7 +9,7 @@ from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.forward.load import ran_by_name
-from lib.forward.passes import GRAPHS, LAYERS, NATIVE, choice, copied_bytes, forward_pass, native_refusal
+from lib.forward.passes import LAYERS, NATIVE, choice, copied_bytes, forward_pass, native_refusal
 from lib.forward.quantize import quantize_int8
 from lib.kernels.products import MOST_ROWS, weights_refusal
 from lib.models.cache import TreeCache
@@ -40,7 +40,7 @@ def without_kernels(monkeypatch):
     monkeypatch.setattr("lib.kernels.products.weights_refusal", lambda weights, device="": "not now")
 
 
-@pytest.fixture(params=[pytest.param(NATIVE, marks=needs_kernels), GRAPHS])
+@pytest.fixture(params=[pytest.param(NATIVE, marks=needs_kernels)])
 def name(request):
     return request.param
 
@@ -141,8 +141,9 @@ def test_kernels_are_made_once_and_again_when_weights_change(name):
 
 
 def test_names_that_cannot_run_are_refused_with_the_reason(monkeypatch):
-    with pytest.raises(ValueError, match="forward is 'fast'; choose one of layers, native, graphs, .*, or"):
-        forward_pass(made(), "fast")
+    for unknown in ("fast", "graphs", "graphs:compiled"):
+        with pytest.raises(ValueError, match=f"forward is '{unknown}'; choose one of layers, native, or 'auto'"):
+            forward_pass(made(), unknown)
     with pytest.raises(ValueError, match="LlamaForCausalLM cannot run as 'native': its weights are torch.float64"):
         forward_pass(small_models.llama(0), NATIVE)
     without_kernels(monkeypatch)
