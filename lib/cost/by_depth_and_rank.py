@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from lib.lab import provenance
-from lib.replay.acceptance import CONTINUATION, RANKS
+from lib.replay.acceptance import RANKS
 
 COLUMNS = ("depth", "rank", "acceptance")
 PUBLISHED = sorted((provenance.HOME / "data" / "rates").glob("*.csv"))  # of papers
@@ -78,7 +78,7 @@ def of_run(ranks: pd.DataFrame, depths: pd.DataFrame, target: str, rng: np.rando
     The favourite has the conditional acceptance of the longest chain at each depth. Where it is wrong, the other ranks
     share the rest as they do over all positions of the text.
     """
-    asked = f"target == {target!r} and temperature == 0 and protocol == {CONTINUATION!r}"
+    asked = f"target == {target!r} and temperature == 0"
     chains, found = depths.query(f"{asked} and family == 'chain'"), []
     for drafter, own in ranks.query(asked).groupby("drafter", sort=False):
         rounds = chains[(chains["drafter"] == drafter) & (chains["budget"] == chains["budget"].max())]

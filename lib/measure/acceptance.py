@@ -24,9 +24,9 @@ from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet
 from lib.models.prompts import load as load_prompts
-from lib.replay import acceptance, atlas, expectation, live, protocols, recording, simulated
-from lib.replay.acceptance import CONTINUATION, FREQUENT
-from lib.replay.protocols import Competitors
+from lib.replay import acceptance, atlas, expectation, live, recording, simulated
+from lib.replay.acceptance import FREQUENT
+from lib.replay.recording import Competitors
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.trees import growth, shapes
@@ -56,13 +56,12 @@ class Studied:
 
     @property
     def about(self) -> Mapping[str, object]:
-        """Target, protocol and temperature, which all rows of the trace have."""
+        """Target and temperature, which all rows of the trace have."""
         return _about(self.recorded.trace)
 
 
 def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequence[str], prompts: str,
-            choose_prompts: int, judge_prompts: int, new_tokens: int, starts: int, horizon: int,
-            temperatures: Sequence[float], families: Sequence[str], budgets: Sequence[int], depth_budget: int,
+            choose_prompts: int, judge_prompts: int, new_tokens: int, temperatures: Sequence[float], families: Sequence[str], budgets: Sequence[int], depth_budget: int,
             chain_lengths: Sequence[int], growth_rules: Sequence[str], live_shapes: Sequence[str], live_tokens: int,
             dtype: str, seed: int, publish: str = "") -> None:
     """Writes the tables acceptance, depth, nodes, rank, chains, repetition, vocabulary, choices, growth, live,
@@ -82,17 +81,17 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
     live_shapes = checkable(loaded[0].target, live_shapes)
     asked: dict[str, PromptSet] = {}
     studied: list[Studied] = []
-    for target, group in protocols.by_target(loaded).items():
-        room = protocols.room(group, new_tokens=max(new_tokens, horizon), live_tokens=live_tokens,
-                              live_shapes=live_shapes, deepest=deepest)
+    for target, group in recording.by_target(loaded).items():
+        room = recording.room(group, new_tokens=new_tokens, live_tokens=live_tokens, live_shapes=live_shapes,
+                              deepest=deepest)
         texts = load_prompts(prompts, group[0].tokenizer, limit=room, first=choose_prompts + judge_prompts)
         choosing, _ = texts.split(choose_prompts, judge_prompts)
         print(f"{target}: {len(texts.ids)} prompts of {len(set(texts.kinds))} kinds")
         asked[target], competitors = texts, Competitors(group, drafters)
-        studied += [Studied(recorded, competitors) for recorded in protocols.record_all(
-            target, competitors, texts, choosing.names, temperatures=temperatures, tokens=new_tokens, starts=starts,
-            horizon=horizon, eos_token_id=group[0].eos_token_ids, seed=seed, protocols=protocols.of_pair(group[0]),
-            folder=store.folder / "traces" / store.mark, deepest=deepest)]
+        studied += [Studied(recorded, competitors) for recorded in recording.record_all(
+            target, competitors, texts, choosing.names, temperatures=temperatures, tokens=new_tokens,
+            eos_token_id=group[0].eos_token_ids, seed=seed, folder=store.folder / "traces" / store.mark,
+            deepest=deepest)]
 
     for one in studied if publish else ():
         written(one, Path(publish))
@@ -134,7 +133,7 @@ def written(one: Studied, folder: Path) -> None:
         known = replace(known, ranks={**known.ranks, **read.ranks}, probs={**known.probs, **read.probs})
         recorded = Recorded(known, recorded.prompts)
     growing = {name: as_drafter(drafter, pair.vocabulary) for name, drafter in drafters.items()}
-    place = folder / f"{about['target']}.{about['protocol'].split('-')[0]}.npz".replace("/", "_")
+    place = folder / f"{about['target']}.continuation.npz".replace("/", "_")
     atlas.publish(recorded, {name: drafter for name, drafter in growing.items() if drafter.traits.grows}, place)
 
 
@@ -217,14 +216,13 @@ def drafted_again(recorded: Recorded, name: str, drafter: Drafter, trees: Sequen
 
 
 def _about(trace: Trace) -> dict[str, object]:
-    return {key: trace.about[key] for key in ("target", "protocol", "temperature")}
+    return {key: trace.about[key] for key in ("target", "temperature")}
 
 
 def repetition(studied: Sequence[Studied]) -> pd.DataFrame:
     """The table "repetition": for each continuation whether and where it begins to loop."""
-    frames = [acceptance.repetition(one.recorded.trace).assign(**one.about) for one in studied
-              if one.about["protocol"] == CONTINUATION]
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat([acceptance.repetition(one.recorded.trace).assign(**one.about) for one in studied],
+                     ignore_index=True)
 
 
 def vocabulary(studied: Sequence[Studied]) -> pd.DataFrame:
@@ -234,7 +232,7 @@ def vocabulary(studied: Sequence[Studied]) -> pd.DataFrame:
     frames, size = [], reduced_vocabulary.REDUCED
     for one in studied:
         target, trace = one.about["target"], one.recorded.trace
-        if one.about["protocol"] != CONTINUATION or not reduced_vocabulary.ships(target):
+        if not reduced_vocabulary.ships(target):
             continue
         known = reduced_vocabulary.shipped(target, size).numpy()
         written = [row[1 : end + 1] for row, end in zip(trace.tokens, trace.loops)]
@@ -245,9 +243,8 @@ def vocabulary(studied: Sequence[Studied]) -> pd.DataFrame:
 
 
 def headlined(studied: Sequence[Studied], target: str) -> Studied:
-    """The target's first trace by the protocol of headlines: real-text starts, or for chat models continuation."""
-    of_target = [one for one in studied if one.about["target"] == target]
-    return next((one for one in of_target if acceptance.in_real_text(one.recorded.trace)), of_target[0])
+    """The target's first trace."""
+    return next(one for one in studied if one.about["target"] == target)
 
 
 # ------------------------------------------------------------------------------------------------------------- choices
@@ -366,8 +363,7 @@ def expected(pair, prompts: PromptSet, shape_names: Sequence[str], temperatures:
         trace = recording.record(
             pair.target, competitors.of_ranks, prompts.ids, names=prompts.names, kinds=prompts.kinds,
             max_new_tokens=new_tokens - 1, beyond=deepest + 1, temperature=temperature, siblings=siblings,
-            eos_token_id=pair.eos_token_ids, seed=f"{seed}/{temperature}", about={"protocol": CONTINUATION},
-            spread_by=competitors)
+            eos_token_id=pair.eos_token_ids, seed=f"{seed}/{temperature}", spread_by=competitors)
         frames += [rows.assign(temperature=temperature, shape=shape, budget=tree.budget)
                    for shape, tree in trees.items() for rows in _by_rule(trace, tree, pair.drafter_name)]
     if not frames:

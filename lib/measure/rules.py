@@ -22,7 +22,7 @@ from lib.lab.chapter import Store
 from lib.forward.load import load_pair, load_pairs
 from lib.models.prompts import load as load_prompts
 from lib.replay import live
-from lib.replay.protocols import room
+from lib.replay.recording import room
 from lib.trees.shapes import parse
 from lib.trees.tree import Tree
 from lib.verify.proof import bounds, enumeration, sources

@@ -26,7 +26,7 @@ from lib.models import dialogue
 from lib.models import prompts as prompt_files
 from lib.models.load import Served
 from lib.models.registry import sources
-from lib.replay import acceptance, endpoint, log_lines, logs
+from lib.replay import endpoint, log_lines, logs
 from lib.replay.logs import Texts
 from lib.replay.simulated import Recorded
 
@@ -177,7 +177,7 @@ def replayed(competing: Sequence[Entrant], texts: Texts, temperature: float, lim
     """Every drafter with its static trees, replayed on the logged answers."""
     models = {entrant.name: entrant.drafter.model for entrant in competing
               if isinstance(entrant.drafter, LanguageModelDrafter)}
-    trace = logs.trace_of(texts, models, about={"protocol": acceptance.CONTINUATION}, temperature=temperature)
+    trace = logs.trace_of(texts, models, temperature=temperature)
     recorded = Recorded(trace, texts.prompts)
     return [candidate for entrant in competing for candidate in static(entrant, recorded, limits)]
 

@@ -14,7 +14,6 @@ from lib.cost.recommendation import Recommendation
 from lib.cost.round_cost import FREE, RULER, CostTable, RoundCost
 from lib.lab import stats, tables
 from lib.lab.chapter import Store
-from lib.replay.acceptance import REAL_TEXT
 from lib.trees import shapes
 
 LENGTH, PAIR, TASK, SCENARIO = "draft length", "pair", "task", "scenario"
@@ -55,16 +54,11 @@ def measure(store: Store, seed: int) -> None:
 
 
 def greedy_rounds(acceptance: pd.DataFrame, chains: pd.DataFrame) -> pd.DataFrame:
-    """Greedy rounds before a loop from the tables "acceptance" and "chains", by target, drafter and shape; of base
-    models those at real-text starts.
-    """
+    """Greedy rounds before a loop from the tables "acceptance" and "chains", by target, drafter and shape."""
     rows = pd.concat([acceptance, chains.assign(family="chain", depth=chains["budget"])] if len(chains)
                      else [acceptance], ignore_index=True)
     rows = rows[(rows["stretch"] == "before") & (rows["temperature"] == 0)]
-    rows = rows.drop_duplicates(["target", "drafter", "protocol", "family", "budget", "prompt"])
-    real = rows["protocol"] == REAL_TEXT
-    has_real = real.groupby([rows["target"], rows["drafter"]]).transform("any")
-    return rows[real | ~has_real]
+    return rows.drop_duplicates(["target", "drafter", "family", "budget", "prompt"])
 
 
 def prices_of(costs: CostTable, candidates: pd.DataFrame, advised: Recommendation) -> dict[str, RoundCost]:

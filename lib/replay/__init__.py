@@ -4,8 +4,7 @@ Start at `recording` (`record` makes a `Trace`) and `exact` (`accepted_lengths`,
 logged answers, which `log_lines` reads, `messages` as a chat template takes them, and `endpoint` asks a served model
 for. `rank_paths` is the trie on which exact replay works, with the best tree of a trace. `simulated` drafts again, for
 drafters that read the text alone and for trees that grow. `expectation` gives the expected acceptance of rules that
-sample their children, `acceptance` the tables of many trees. `protocols` records a target's prompts under both
-protocols, `live` decodes what replay does not decide.
+sample their children, `acceptance` the tables of many trees, `live` decodes what replay does not decide.
 """
 
 from lib import lazy_exports

@@ -11,21 +11,14 @@ from lib.replay.trace import Trace
 from lib.trees import shapes
 from lib.trees.tree import Tree
 
-CONTINUATION, REAL_TEXT = "continuation", "real-text starts"  # the protocols
 FREQUENT = "frequent"  # the family of the most frequent rank paths, in addition to those of `shapes.FAMILIES`
 DEEPEST = 64  # depths and ranks from which trees are grown
 RANKS = 16
 
 
 def rounds_of(trace: Trace, tree: Tree, drafter: str) -> Walk:
-    """The rounds of the trace's protocol: one per row for real-text starts, chained rounds for continuations."""
-    all_starts = rounds(trace, tree, drafter)
-    return all_starts.select(all_starts.starts == 0) if in_real_text(trace) else chained(all_starts)
-
-
-def in_real_text(trace: Trace) -> bool:
-    """Whether each row of a trace is one start in real text; otherwise it is a continuation."""
-    return trace.about.get("protocol") == REAL_TEXT
+    """The rounds that follow one another in each row."""
+    return chained(rounds(trace, tree, drafter))
 
 
 def tally_walk(trace: Trace, walk: Walk, **counts: np.ndarray) -> pd.DataFrame:
@@ -143,7 +136,7 @@ def evaluate(trace: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]])
     for family, budget, tree in trees:
         rows = tally_walk(trace, rounds_of(trace, tree, drafter))
         frames.append(rows.assign(family=family, budget=budget, depth=tree.max_depth))
-    about = {key: trace.about[key] for key in ("target", "protocol", "temperature")}
+    about = {key: trace.about[key] for key in ("target", "temperature")}
     return pd.concat(frames, ignore_index=True).assign(drafter=drafter, **about)
 
 

@@ -4,7 +4,7 @@
     evaluate(atlas, "tiny", shapes.parse("kary:2@14"))
     evaluate_rule(atlas, "tiny", lambda candidates: candidates.best(8))
 
-A file holds one target's greedy continuations under one protocol: the prompts' tokens, the trace (see `trace.Trace`),
+A file holds one target's greedy continuations: the prompts' tokens, the trace (see `trace.Trace`),
 and for each drafter that grows trees, at each transition of a continuation before the limit, the NODES draft nodes of
 largest reach that it would draft there (DySpec's best-first tree), of which each tells whether its path is the text's.
 Growth rules are exact as long as they keep nodes among these. `data/atlas/README.md` is the card of the data.
@@ -128,15 +128,9 @@ def evaluate_rule(atlas: Atlas, drafter: str, keep: Callable[[Candidates], Seque
     """
     if drafter not in atlas.drafts:
         raise ValueError(f"no drafts of {drafter!r} are in this atlas, but of {', '.join(atlas.drafts) or 'none'}")
-    walked = [one for row, length in enumerate(_counted(atlas.trace))
+    walked = [one for row, length in enumerate(atlas.trace.starts(DEPTH))
               for one in _chained(atlas.drafts[drafter], row, int(length), keep)]
     return acceptance.tally_walk(atlas.trace, Walk(*np.array(walked, dtype=np.int64).reshape(-1, 5).T))
-
-
-def _counted(recorded: Trace) -> np.ndarray:
-    """int64[N]: the transitions of each row at which rounds of the recorded drafts count."""
-    starts = recorded.starts(DEPTH)
-    return np.minimum(starts, 1) if acceptance.in_real_text(recorded) else starts
 
 
 def _chained(drafts: Drafts, row: int, length: int, keep) -> Iterator[tuple[int, int, int, int, int]]:

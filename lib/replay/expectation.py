@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from lib.replay import acceptance
-from lib.replay.acceptance import in_real_text
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
 from lib.verify.fast import k_seq_scale
@@ -193,10 +192,9 @@ def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
 
 
 def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
-    """`acceptance.tally` in expectation: the rounds of the trace's protocol, and their accepted tokens."""
+    """`acceptance.tally` in expectation: the chained rounds, and their accepted tokens."""
     rows, width, depths = survive.shape
-    starts = np.zeros((rows, width)) if in_real_text(trace) else _chained_starts(survive)
-    starts[:, 0] = 1
+    starts = _chained_starts(survive)
     starts *= np.arange(width)[None] < trace.starts(depths - 1)[:, None]
     accepted = starts * survive[..., 1:].sum(-1)
     looped = np.arange(width)[None] >= trace.loops[:, None]

@@ -182,11 +182,11 @@ def canonicalised(texts: Texts, tokenizer) -> Texts:
     return replace(texts, written=tuple(map(again, texts.written)), known_by=(BY_TEXT,) * len(texts.written))
 
 
-def trace_of(texts: Texts, models: Mapping[str, object], *, about: Mapping[str, object], temperature: float) -> Trace:
+def trace_of(texts: Texts, models: Mapping[str, object], *, temperature: float) -> Trace:
     """The trace of logged answers with the ranks of language models, which share the target's tokenizer.
 
     Probabilities of the target are not known: `target_probs` is 0, and there is no alpha.
     """
     trace = read(None, models, texts.prompts, texts.written, names=texts.names, kinds=texts.kinds,
-                 temperature=temperature, about=about)
+                 temperature=temperature)
     return replace(trace, ended=np.array(texts.ended))

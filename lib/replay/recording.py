@@ -18,15 +18,21 @@ from tqdm import tqdm
 from lib.attention.registration import check_attention, tree_forward
 from lib.decoding import loop
 from lib.decoding.checks import token_set
-from lib.drafters.drafter import Drafter
+from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.filling import rank_of
+from lib.drafters.heads.store import NGRAMS, folder_of
+from lib.drafters.ngrams import NgramDrafter, NgramTables
+from lib.drafters.registry import DRAFTERS, make
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 from lib.lab import cluster
-from lib.replay import trace
+from lib.models.prompts import PromptSet
+from lib.replay import simulated, trace
 from lib.replay.acceptance import DEEPEST
 from lib.replay.expectation import chances
+from lib.replay.simulated import Recorded
 from lib.replay.trace import BY_DRAFTER, PADDING, Trace, join, loop_start
+from lib.trees import shapes
 from lib.verify.warping import warp
 
 MOST_PROBABILITIES = 1 << 26  # of one model in memory at the same time
@@ -60,7 +66,7 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     rows: prompts in one batch.
     parts: a folder for the finished batches of this recording alone; the undamaged ones that are there are taken.
     title: of the progress bar; without one there is none.
-    spread_by: an object with `target` and `of_ranks` that other processes can make anew (see `protocols.Competitors`),
+    spread_by: an object with `target` and `of_ranks` that other processes can make anew (see `Competitors`),
         so that the run's workers record batches; None: this process records them.
     ValueError where the target's window is too small.
     """
@@ -114,6 +120,91 @@ def _recorded_before(path: Path | None) -> Trace | None:
         return trace.load(path) if path and path.exists() else None
     except ValueError:  # damaged: it is recorded again
         return None
+
+
+# --------------------------------------------------------------------------------------------- the drafters of a target
+
+
+class Competitors(dict):
+    """By name the drafters of pairs that share a target whose rounds follow from a text, the first that of headlines:
+    language models and drafters that read ahead, as `record` takes them, and others that read the text alone. Other
+    processes make them anew.
+
+    specs: as `drafters.make` takes them, "model" for the draft models of all pairs; empty: these, or for a target alone
+    those that read the text. N-grams are those of the text alone where no tables ship for the target. ValueError for
+    other drafters.
+    """
+
+    def __init__(self, pairs: Sequence, specs: Sequence[str] = ()):
+        super().__init__()
+        self.pairs, self.specs, self.target = tuple(pairs), tuple(specs), pairs[0].target
+        models = {pair.drafter_name: pair.draft_model for pair in pairs if pair.draft_model is not None}
+        tables = folder_of(pairs[0].target_name, NGRAMS)
+        of_text = [name for name, kind in DRAFTERS.items() if kind.traits.reads_text]
+        for spec in specs or (["model"] if models else of_text):
+            if spec == "model" and models:
+                self.update(models)
+            elif spec == NGRAMS and not tables.is_dir():
+                self[spec] = NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
+            else:
+                drafter = make(spec, pairs[0])
+                if not simulated.replayable(drafter):
+                    raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its "
+                                     "rounds; notebook 5 decodes with it live")
+                by_model = drafter.traits.replay == BY_RANKS and not drafter.reads_ahead
+                self[spec] = drafter.model if by_model else drafter
+        if not self.of_ranks:
+            raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one that has, such as "
+                             f"{NGRAMS}")
+
+    def __reduce__(self):
+        return Competitors, (self.pairs, self.specs)
+
+    @property
+    def of_ranks(self) -> dict[str, object]:
+        """Those whose ranks decide what is accepted of every tree, as `record` takes them; the others draft again."""
+        return {name: drafter for name, drafter in self.items() if getattr(drafter, "reads_ahead", True)}
+
+
+def by_target(pairs: Sequence) -> dict[str, list]:
+    """Pairs grouped by their target's name: one recording of a target serves all its drafters."""
+    groups: dict[str, list] = {}
+    for pair in pairs:
+        groups.setdefault(pair.target_name, []).append(pair)
+    return groups
+
+
+def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
+         deepest: int = 0) -> int | None:
+    """The tokens that a prompt may have so that its continuations fit the target's window, with room for the deepest
+    tree and 1 token past the limit; None without a window. deepest: levels of trees that are replayed.
+    """
+    windows = [pair.window for pair in pairs if pair.window]
+    live = max((shapes.parse(shape).max_depth for shape in live_shapes), default=0)
+    return min(windows) - max(new_tokens + deepest, live_tokens + live) - 1 if windows else None
+
+
+def record_all(name: str, competitors: Competitors, prompts: PromptSet, choosing: Sequence[str], *,
+               temperatures: Sequence[float], tokens: int, eos_token_id: int | Sequence[int] | None, seed: int,
+               folder: Path, deepest: int = DEEPEST) -> list[Recorded]:
+    """The traces of the target called `name`, one per temperature: continuations of `tokens` tokens.
+
+    choosing: the names of the prompts that trees are grown from (see `Recorded.halves`). deepest: levels of the deepest
+    tree that is replayed; each text goes on that far past its last start.
+
+    Each batch is a file in `folder`, which is for recordings of the same arguments: one that was stopped continues, and
+    a finished one is read again. Batches are recorded on workers where the run has some.
+    """
+    recordings = []
+    for temperature in temperatures:
+        part = f"{name}.t{temperature:g}".replace("/", "_")
+        made = record(
+            competitors.target, competitors.of_ranks, prompts.ids, names=prompts.names, kinds=prompts.kinds,
+            max_new_tokens=tokens, beyond=deepest + 1, ahead=deepest, temperature=temperature,
+            eos_token_id=eos_token_id, seed=seed, about={"target": name, "choosing": list(choosing)},
+            parts=folder / part, spread_by=competitors, title=f"{name}, temperature {temperature:g}")
+        recordings.append(Recorded(made, prompts.ids))
+    return recordings
 
 
 # -------------------------------------------------------------------------------------------------------------- reading

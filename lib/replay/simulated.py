@@ -21,7 +21,6 @@ from torch import Tensor
 
 from lib.decoding.checks import WithinWindow
 from lib.drafters.drafter import LIVE, Drafter, LeadingChain
-from lib.replay.acceptance import in_real_text
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
 from lib.trees.growth.candidates import Growth
@@ -84,8 +83,7 @@ class Recorded:
 
 
 def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32) -> SimulatedWalk:
-    """The rounds that the trace's protocol has (as `acceptance.rounds_of`), row by row: consecutive rounds, or for
-    real-text starts the first one of each row.
+    """The rounds that follow one another in each row, row by row (as `acceptance.rounds_of`).
 
     drafter: as in live decoding, with its temperature; `replay` in the traits of its kind is not LIVE: it reads the
         text alone, or is a language model, or a head of the target's hidden states, or a look-up before one of these.
@@ -98,8 +96,6 @@ def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: 
                          "target, or which cannot start inside a text; give a kind whose traits say how it is "
                          "replayed, and decode with others live")
     counted = trace.starts(shape.max_depth)
-    if in_real_text(trace):
-        counted = np.minimum(counted, 1)
     running, walked = np.flatnonzero(counted > 0).tolist(), []
     for first in range(0, len(running), rows):
         walked += _consecutive(recorded, drafter, shape, running[first : first + rows], counted)

@@ -38,7 +38,7 @@ class Trace:
     c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without alpha.
     `rooms`: int64[N] of a drafter whose window is limited, the tokens that it holds after each row's prompt.
     `chances`: float[N, L, K] by "drafter|rule|k", the input of `expectation`. `prompts` and `kinds` name the rows;
-    `about` has protocol, temperature, models and versions.
+    `about` has target, temperature and the names of the choosing prompts.
     """
 
     tokens: np.ndarray

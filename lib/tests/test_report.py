@@ -62,7 +62,7 @@ def chain_lengths() -> pd.Series:
     rows = tables.read(REFERENCE, "acceptance")
     first = rows.iloc[0]
     rows = rows[(rows["target"] == first["target"]) & (rows["drafter"] == first["drafter"]) & (rows["temperature"] == 0)
-                & (rows["protocol"] == first["protocol"]) & (rows["stretch"] == "before") & (rows["family"] == "chain")]
+                & (rows["stretch"] == "before") & (rows["family"] == "chain")]
     sums = rows.groupby("budget")[["accepted", "rounds"]].sum()
     return sums["accepted"] / sums["rounds"]
 
@@ -180,7 +180,7 @@ def test_each_number_of_the_first_page_follows_from_its_table(shown):
 def by_prompt(family: str, budget: int) -> pd.DataFrame:
     """Accepted tokens and rounds of each prompt of the first pair, in greedy text."""
     rows = tables.read(REFERENCE, "acceptance")
-    headline = ["target", "drafter", "protocol"]
+    headline = ["target", "drafter"]
     rows = rows[(rows[headline] == rows.iloc[0][headline]).all(axis=1)]
     rows = rows.query(f"temperature == 0 and stretch == 'before' and family == {family!r} and budget == {budget}")
     return rows.groupby("prompt")[["accepted", "rounds"]].sum()

@@ -50,7 +50,7 @@ def tried(limits=Limits(8, 4)):
     pair = SimpleNamespace(target=None, target_name="t", draft_model=DRAFTER)
     entrants = [Entrant("model", "model", pair, LanguageModelDrafter(DRAFTER)),
                 Entrant("lookup", "lookup", pair, LookupDrafter())]
-    trace = logs.trace_of(texts(), {"model": DRAFTER}, about={"protocol": "continuation"}, temperature=0.0)
+    trace = logs.trace_of(texts(), {"model": DRAFTER}, temperature=0.0)
     return [each for entrant in entrants for each in static(entrant, Recorded(trace, texts().prompts), limits)]
 
 

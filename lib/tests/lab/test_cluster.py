@@ -15,7 +15,7 @@ from lib.lab.chapter import Store
 from lib.measure import acceptance as study
 from lib.measure import rules
 from lib.models.prompts import PromptSet
-from lib.replay import protocols
+from lib.replay import recording
 from lib.tests.lab import pieces
 
 pytestmark = pytest.mark.optional
@@ -102,9 +102,9 @@ def test_generators_depend_on_their_place_alone():
 
 def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
     """What the studies spread: recorded traces, trees that grow, sampled children, subsets of prompts, enumeration."""
-    competitors = protocols.Competitors([pair])
-    traces = protocols.record_all(
-        "t", competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10, starts=2, horizon=6,
+    competitors = recording.Competitors([pair])
+    traces = recording.record_all(
+        "t", competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10,
         eos_token_id=pair.eos_token_ids, seed=3, folder=folder, deepest=4)
     first = study.Studied(traces[0], competitors)
     sampling = dict(new_tokens=6, seed=0)

@@ -13,14 +13,14 @@ from lib.measure import acceptance as study
 from lib.measure.acceptance import Studied
 from lib.models import Pair
 from lib.models.prompts import PromptSet
-from lib.replay import acceptance, live, protocols
-from lib.replay.protocols import Competitors
+from lib.replay import acceptance, live
 from lib.replay.rank_paths import frequent
+from lib.replay.recording import Competitors, record_all
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_acceptance import ABOUT, of_ranks, recorded
-from lib.tests.replay.test_protocols import ChatTokenizer, Tokenizer
+from lib.tests.replay.test_recording import Tokenizer
 from lib.trees import growth, shapes
 from lib.trees.tree import Tree
 
@@ -34,15 +34,10 @@ COUNTS = ["prompt", "stretch", "rounds", "drafted", "accepted"]
 
 @pytest.fixture(scope="module")
 def studied(tmp_path_factory):
-    """Traces of both protocols of a random pair, greedy and sampled."""
+    """Traces of a random pair, greedy and sampled."""
     competitors = Competitors([PAIR])
-    return [Studied(one, competitors) for one in protocols.record_all(
-        "t", competitors, ASKED, CHOOSING.names, temperatures=[0.0, 1.0], tokens=18, starts=2, horizon=6,
-        eos_token_id=None, seed=0, folder=tmp_path_factory.mktemp("traces"))]
-
-
-def of_protocol(studied, protocol, temperature=0.0):
-    return next(one for one in studied if (one.about["protocol"], one.about["temperature"]) == (protocol, temperature))
+    return [Studied(one, competitors) for one in record_all(
+        "t", competitors, ASKED, CHOOSING.names, temperatures=[0.0, 1.0], tokens=18, eos_token_id=None, seed=0, folder=tmp_path_factory.mktemp("traces"))]
 
 
 def same(first, second, names=COUNTS):
@@ -58,13 +53,12 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
     """By ranks and by drafting again: its rows are those of live decoding."""
     target = small_models.llama(0)
     target.generation_config.eos_token_id = None
-    pair = Pair("t", target, None, ChatTokenizer(), "t", "none")
+    pair = Pair("t", target, None, Tokenizer(), "t", "none")
     asked = PromptSet(tuple("abcdef"), tuple("kl" * 3), tuple(small_models.prompts(0, (9, 12, 7, 8, 15, 6))))
     choosing, judging = asked.split(1, 2)
     competitors = Competitors([pair])
-    [made] = protocols.record_all("t", competitors, asked, choosing.names, temperatures=[0.0], tokens=24, starts=2,
-                                  horizon=4, eos_token_id=None, seed=0, folder=tmp_path, deepest=8,
-                                  protocols=protocols.of_pair(pair))
+    [made] = record_all("t", competitors, asked, choosing.names, temperatures=[0.0], tokens=24, eos_token_id=None,
+                        seed=0, folder=tmp_path, deepest=8)
     one = Studied(made, competitors)
     found = study.replay_all([one], ["chain", "star", "optimal"], [2, 8], 8, chain_lengths=[2, 8])
     rows = found["acceptance"]
@@ -92,7 +86,7 @@ def test_live_rows_of_top_k_equal_replayed_ones():
 
 
 def test_rows_of_growing_trees_are_those_of_live_decoding(studied):
-    one = of_protocol(studied, acceptance.CONTINUATION)
+    one = studied[0]
     rule = growth.parse("dyspec@10")
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), ASKED.ids, shape=rule, max_new_tokens=19)
     found = study.drafted_again(one.recorded, "d", study.as_drafter(DRAFTER), [("dyspec", 10, rule)])
@@ -104,10 +98,9 @@ def test_rows_of_growing_trees_are_those_of_live_decoding(studied):
     same(found, live.tally(done, ASKED.names, ASKED.kinds))
 
 
-@pytest.mark.parametrize("protocol", [acceptance.CONTINUATION, acceptance.REAL_TEXT])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(studied, protocol, temperature):
-    one = of_protocol(studied, protocol, temperature)
+@pytest.mark.parametrize("number", [0, 1], ids=["greedy", "sampled"])
+def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(studied, number):
+    one = studied[number]
     wanted = [("kary:2", 6, shapes.parse("kary:2@6"))]
     grown = study.drafted_again(one.recorded, "d", study.as_drafter(DRAFTER), wanted)
     static = study.evaluate(one.recorded, "d", DRAFTER, wanted)
@@ -129,8 +122,7 @@ def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_t
 
 
 def test_growth_has_static_and_grown_trees_on_the_judged_prompts(studied):
-    rows = pd.concat([study.compare_grown(of_protocol(studied, protocol), "d", ["dyspec", "eagle2:2,3"], [2, 6])
-                      for protocol in (acceptance.CONTINUATION, acceptance.REAL_TEXT)])
+    rows = study.compare_grown(studied[0], "d", ["dyspec", "eagle2:2,3"], [2, 6])
     schema = tables.schemas()["growth"]
     assert set(schema.columns) == set(rows) and not rows.duplicated(list(schema.key)).any()
     assert set(rows["prompt"]) == set(JUDGING.names), "judged on prompts that no tree was grown from"
@@ -139,7 +131,7 @@ def test_growth_has_static_and_grown_trees_on_the_judged_prompts(studied):
 
 
 def test_confidence_is_chosen_on_the_choosing_prompts(studied):
-    one, confidences = of_protocol(studied, acceptance.CONTINUATION), (3.0, 1.0, 0.3)
+    one, confidences = studied[0], (3.0, 1.0, 0.3)
     rows = study.compare_grown(one, "d", ["dyspec"], [5], confidences=confidences)
     choosing, judged = one.recorded.halves()
     wanted, length = [("dyspec", 5, growth.parse("dyspec@5"))], {}
@@ -201,7 +193,7 @@ def test_a_measured_chapter_has_all_tables_and_is_not_measured_again(tmp_path, m
     """A draft model and, of the second target alone, drafters of its text; the second call loads no model."""
     chapter = Chapter(str(tmp_path), "02")
     settings = dict(pairs=["small/tiny", "base"], drafters=[], prompts="family", choose_prompts=1, judge_prompts=1,
-                    new_tokens=8, starts=1, horizon=4, temperatures=[0.0, 1.0], families=["star"], budgets=[2],
+                    new_tokens=8, temperatures=[0.0, 1.0], families=["star"], budgets=[2],
                     depth_budget=4, chain_lengths=[3], growth_rules=["dyspec"], live_shapes=["chain:2"], live_tokens=6,
                     dtype="float32", seed=0)
     chapter.measure(study.measure, **settings)

@@ -22,7 +22,7 @@ SIZES = {"t": 1000, "u": 500, "d": 50}
 def rounds(target="t"):
     """Ten rounds of each prompt; a drafter accepts more of a longer chain, look-up more where code is written."""
     return pd.DataFrame([
-        dict(target=target, drafter=drafter, protocol="continuation", temperature=0.0, family=family, budget=budget,
+        dict(target=target, drafter=drafter, temperature=0.0, family=family, budget=budget,
              depth=budget, prompt=f"{kind}-{name}", kind=kind, stretch="before", rounds=10,
              drafted=10 * budget if drafter == "d" else 5 * budget,
              accepted=3 + budget + 6 * (drafter == "lookup" and kind == "coding") + 2 * (family == "star"))
@@ -87,14 +87,6 @@ def test_a_scenario_that_is_not_recommended_stands_beside_what_it_gains_here(row
     assert set(own.index) == {"code completion", "translation in real time"}, "no other kinds of text were measured"
     assert own.loc["code completion", "drafter"] == "lookup"
     assert not list(measured({}).by_scenario(np.random.default_rng(0))), "nothing was timed"
-
-
-def test_base_models_are_judged_at_real_text_starts():
-    chat, base = rounds(), rounds("u")
-    real = base.assign(protocol="real-text starts")
-    kept = sources.greedy_rounds(pd.concat([chat, base, real]), pd.DataFrame())
-    assert kept.groupby("target")["protocol"].unique().map(list).to_dict() == {
-        "t": ["continuation"], "u": ["real-text starts"]}
 
 
 def test_the_cost_of_a_drafter_is_the_rulers_check_and_its_own_drafting():

@@ -13,15 +13,15 @@ from lib.replay import acceptance
 from lib.tests.replay.test_replay import synthetic
 from lib.trees import Tree, shapes
 
-ABOUT = {"target": "t", "protocol": acceptance.CONTINUATION, "temperature": 0.0}
+ABOUT = {"target": "t", "temperature": 0.0}
 AGREES, DEPTH, LIMIT, ROWS = 0.7, 8, 48, 4000  # the drafter's favourite is the target's token so often, independently
 TRUE = sum(AGREES**depth for depth in range(1, DEPTH + 1))  # 2.199
 CHAIN = shapes.chain(DEPTH)
 
 
-def recorded(seed=0, protocol=acceptance.CONTINUATION, **kwargs):
-    made = synthetic(np.random.default_rng(seed), rows=30, width=24, **kwargs)
-    return replace(made, about=ABOUT | {"protocol": protocol}, prompts=tuple(f"p{i // 3}" for i in range(30)),
+def recorded(seed=0):
+    made = synthetic(np.random.default_rng(seed), rows=30, width=24)
+    return replace(made, about=ABOUT, prompts=tuple(f"p{i // 3}" for i in range(30)),
                    loops=np.maximum(made.lengths - 6, 0))
 
 
@@ -57,16 +57,6 @@ def test_depths_add_up_to_the_accepted_length():
     assert (wide["reached"].to_numpy()[1:] <= wide["accepted"].to_numpy()[:-1]).all()
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_real_text_starts_count_one_round_a_row(ended):
-    """Every rank is 0, so that a chain accepts all there is: what EOS ended, or else texts that the chain fits into."""
-    made = recorded(protocol=acceptance.REAL_TEXT, ranks=1, ended=ended)
-    rounds = acceptance.rounds_of(made, shapes.chain(12), "d")
-    counted = made.lengths > (0 if ended else 12)
-    assert np.array_equal(rounds.rows, np.flatnonzero(counted)) and (rounds.starts == 0).all()
-    assert np.array_equal(rounds.accepted, np.minimum(made.lengths, 12)[counted])
-
-
 def test_acceptance_by_rank_counts_positions_before_loops():
     made = recorded()
     seen = np.concatenate([made.ranks["d"][i, : min(made.loops[i], made.lengths[i])] for i in range(30)])
@@ -95,11 +85,11 @@ def test_uniform_starts_tie_where_chained_rounds_do_not():
 # -------------------------------------------------------------------------------------------------- which rounds count
 
 
-def agreeing(beyond, protocol=acceptance.CONTINUATION):
+def agreeing(beyond):
     """Texts of LIMIT transitions and some beyond; rank 0 where the drafter agrees."""
     made = of_ranks(np.random.default_rng(0).random((ROWS, LIMIT + beyond)) >= AGREES)
     limits = np.full(ROWS, LIMIT)
-    return replace(made, lengths=limits, loops=limits, ended=np.zeros(ROWS, bool), about=ABOUT | {"protocol": protocol})
+    return replace(made, lengths=limits, loops=limits, ended=np.zeros(ROWS, bool), about=ABOUT)
 
 
 def of_rounds(rows, accepted):
@@ -108,13 +98,11 @@ def of_rounds(rows, accepted):
     return stats.ratio(*sums, np.random.default_rng(1))
 
 
-@pytest.mark.parametrize("beyond, protocol", [(DEPTH + 1, acceptance.CONTINUATION), (0, acceptance.CONTINUATION),
-                                              (DEPTH + 1, acceptance.REAL_TEXT)],
-                         ids=["decided past the limit", "a log that ends", "real text"])
-def test_counted_rounds_recover_the_mean(beyond, protocol):
-    rows = acceptance.evaluate(agreeing(beyond, protocol), "d", [("chain", DEPTH, CHAIN)])
+@pytest.mark.parametrize("beyond", [DEPTH + 1, 0], ids=["decided past the limit", "a log that ends"])
+def test_counted_rounds_recover_the_mean(beyond):
+    rows = acceptance.evaluate(agreeing(beyond), "d", [("chain", DEPTH, CHAIN)])
     mean = stats.ratio(rows["accepted"], rows["rounds"], np.random.default_rng(1))
-    assert mean.low < TRUE < mean.high and (protocol == acceptance.REAL_TEXT or mean.high - mean.low < 0.06)
+    assert mean.low < TRUE < mean.high and mean.high - mean.low < 0.06
 
 
 def test_rounds_that_the_limit_cuts_are_no_loss():

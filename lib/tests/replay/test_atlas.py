@@ -24,7 +24,7 @@ def recorded():
     trace = recording.record(
         PAIR.target, {"tiny": PAIR.draft_model}, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=NEW,
         beyond=atlas.DEPTH + 1, eos_token_id=PAIR.eos_token_ids,
-        about={"protocol": acceptance.CONTINUATION, "target": "small"})
+        about={"target": "small"})
     return Recorded(trace, asked.ids)
 
 

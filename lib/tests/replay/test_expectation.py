@@ -9,7 +9,7 @@ import torch
 from lib import replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import stats
-from lib.replay import acceptance, expectation
+from lib.replay import expectation
 from lib.replay import live
 from lib.tests import small_models
 from lib.trees import Tree
@@ -43,7 +43,7 @@ def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
                         p.gather(1, said[:, None]).numpy().reshape(shape),
                         {"d": np.zeros(shape, np.int32)}, {"d": q.gather(1, said[:, None]).numpy().reshape(shape)},
                         {"d": zeros}, tuple("".join(map(str, text)) for text in texts), ("k",) * len(texts),
-                        {"target": "t", "protocol": acceptance.REAL_TEXT, "temperature": temperature},
+                        {"target": "t", "temperature": temperature},
                         {f"d|{name}": values.numpy().reshape(*shape, -1) for name, values in chances.items()})
     weights = np.array([float(np.prod([target(text[:i])[token] for i, token in enumerate(text)])) for text in texts])
     return target, drafter, made, weights
@@ -76,7 +76,6 @@ def test_block_verification_is_a_running_minimum(length):
 
 def test_rounds_in_expectation_add_up():
     _, _, made, _ = every_text(4)
-    made = replay.Trace(**{**vars(made), "about": made.about | {"protocol": acceptance.CONTINUATION}})
     for tree in (parse("kary:2,2"), parse("chain:1"), parse("chain:6")):
         survive = expectation.survival(made, tree, "d", "multi_step")
         starts = expectation._chained_starts(survive)
@@ -98,9 +97,8 @@ def test_live_decoding_finds_the_expected_length():
     model = small_models.related(target, 1, noise=0.3)
     asked, numbers = small_models.prompts(0, [5] * 60), [str(row) for row in range(60)]
     names = {"names": numbers, "kinds": ["k"] * 60}
-    about = {"protocol": acceptance.CONTINUATION, "target": "t"}
     made = replay.record(
-        target, {"d": model}, asked, **names, max_new_tokens=24, beyond=3, temperature=1.0, about=about, siblings=2,
+        target, {"d": model}, asked, **names, max_new_tokens=24, beyond=3, temperature=1.0, siblings=2,
         seed=0,
     )
     for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):

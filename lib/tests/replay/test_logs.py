@@ -85,7 +85,7 @@ def test_every_form_gives_the_trace_that_was_recorded(form, tmp_path):
     assert texts.names == NAMES and set(texts.known_by) == {logs.BY_IDS} and texts.temperatures == (0.0,)
     assert all(torch.equal(own, prompt) for own, prompt in zip(texts.prompts, PROMPTS))
     assert [list(own) for own in texts.written] == rows and list(texts.ended) == ended
-    found = logs.trace_of(texts, {"d": PAIR.draft_model}, about={"protocol": "continuation"}, temperature=0.0)
+    found = logs.trace_of(texts, {"d": PAIR.draft_model}, temperature=0.0)
     recorded = recording.record(PAIR.target, {"d": PAIR.draft_model}, PROMPTS, names=NAMES, kinds=NAMES, beyond=0,
                                 max_new_tokens=NEW, eos_token_id=eos)
     width = found.tokens.shape[1]
@@ -139,7 +139,7 @@ def test_an_answer_that_ended_by_itself_ends_in_eos(more, asked, ends, tmp_path)
     found = texts_of([line], tmp_path)
     assert found.ended == (ends,) and (found.written[0][-1] == EOS) == ends
     tree = shapes.chain(2)
-    trace = logs.trace_of(found, {"d": PAIR.draft_model}, about={}, temperature=0.0)
+    trace = logs.trace_of(found, {"d": PAIR.draft_model}, temperature=0.0)
     assert trace.starts(2)[0] == (len(found.written[0]) - 1 if ends else max(0, len(found.written[0]) - 3))
     assert exact.rounds(trace, tree, "d").rows.size == trace.starts(2)[0]
 

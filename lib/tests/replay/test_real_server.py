@@ -80,7 +80,7 @@ def check_same(pair, found, prompts, eos):
     ids = pair.tokenizer(texts, add_special_tokens=False)["input_ids"]
     canonical = [row for row, own in enumerate(rows) if ids[row] + own[len(own) - (own[-1] in eos) :] == own]
     assert canonical and [read.written[row] for row in canonical] == [rows[row] for row in canonical]
-    own = logs.trace_of(logs.select(read, canonical), {}, about={"protocol": "continuation"}, temperature=0.0)
+    own = logs.trace_of(logs.select(read, canonical), {}, temperature=0.0)
     recorded = recording.record(pair.target, {}, [prompts[row] for row in canonical], names=own.prompts,
                                 kinds=own.kinds, beyond=0, max_new_tokens=NEW, eos_token_id=eos)
     assert np.array_equal(own.tokens, recorded.tokens[:, : own.tokens.shape[1]])

@@ -14,7 +14,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.ngrams import NgramDrafter, NgramTables
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
-from lib.replay import acceptance, simulated
+from lib.replay import simulated
 from lib.replay import live
 from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
@@ -124,16 +124,6 @@ def test_ngrams_are_replayed_by_their_ranks_too():
         found = simulated.rounds(Recorded(made, PROMPTS), OF_TEXT["ngrams"](), shape)
         by_ranks = replay.rounds(made, shape)
         assert found.accepted.tolist() == replay.chained(by_ranks).accepted.tolist()
-
-
-def test_real_text_starts_have_the_first_round_of_each_row():
-    made = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=9,
-                         about={"protocol": acceptance.REAL_TEXT})
-    shape = shapes.parse("kary:2@6")
-    for drafter in (LookupDrafter(), LanguageModelDrafter(DRAFTER)):
-        found = simulated.rounds(Recorded(made, PROMPTS), drafter, shape)
-        assert found.rows.tolist() == [0, 1, 2, 3] and not found.starts.any()
-    assert found.accepted.tolist() == acceptance.rounds_of(made, shape, "d").accepted.tolist()
 
 
 def test_draft_calls_are_those_of_a_row_alone():
