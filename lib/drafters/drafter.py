@@ -30,7 +30,6 @@ class Traits:
         "ddtree@N" asks for.
     one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
     idle_passes: forward passes of its model in a round whose tree comes from another drafter.
-    remembers: whether drafts depend on earlier batches too, since `start` keeps what the drafter learned from them.
     option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
     head: the kind of trained head, or of tables, that it reads from a folder; empty for none.
     needs_draft_model: whether it is made of the pair's draft model.
@@ -45,7 +44,6 @@ class Traits:
     per_depth: bool = False
     one_pass: bool = False
     idle_passes: int = 0
-    remembers: bool = False
     option: str = ""
     head: str = ""
     needs_draft_model: bool = False
@@ -215,11 +213,6 @@ class Wrapper(Drafter):
     knows = property(attrgetter("drafter.knows"))
     wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
     past_window = property(attrgetter("drafter.past_window"))
-
-    @property
-    def traits(self) -> Traits:
-        """Those of its kind; it remembers what `drafter` remembers."""
-        return replace(super().traits, remembers=self.drafter.traits.remembers)
 
     def ask_probs(self, wanted: bool) -> None:
         """Asks `drafter`."""

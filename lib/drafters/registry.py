@@ -58,23 +58,10 @@ DRAFTERS: dict[str, Kind] = {
         "lib.drafters.suffix_automaton:SuffixAutomatonDrafter",
         "the tokens after the longest earlier match of any length",
         Traits(AGAIN, option="shortest", reads_text=True, specs=("sam",), advised=True)),
-    "recycling": Kind(
-        "lib.drafters.recycling:RecyclingDrafter", "the target's own candidates from when it last verified a token",
-        Traits(remembers=True, option="candidates", specs=("recycling",), advised=True)),
-    "early_exit": Kind(
-        "lib.drafters.self_speculation:EarlyExitDrafter", "the target's own first layers and its head",
-        Traits(BY_RANKS, grows=True, option="layers", specs=("early_exit",), advised=True)),
-    "int8": Kind(
-        "lib.drafters.self_speculation:Int8SelfDrafter", "the target itself with int8 weights",
-        Traits(BY_RANKS, grows=True, specs=("int8",))),
     "combined": Kind(
         "lib.drafters.combined:CombinedDrafter",
         "the longest earlier match where it is long enough, a model or a head elsewhere",
         Traits(AGAIN, option="enough", needs_draft_model=True, specs=("combined",), advised=True)),
-    "graft": Kind(
-        "lib.drafters.graft:GraftDrafter",
-        "a model's or head's tree, pruned for tokens after the longest earlier match",
-        Traits(AGAIN, option="enough", needs_draft_model=True)),
     "adaptive": Kind(
         "lib.drafters.adaptive:AdaptiveDrafter", "a language model that drafts as deep as its last rounds advise",
         Traits(option="policy", needs_draft_model=True,
@@ -126,7 +113,7 @@ def traits_of(drafter: type[Drafter]) -> Traits:
 
 
 def make(spec: str, pair, **options) -> Drafter:
-    """The drafter of a kind for a pair, with options in its name if wanted: "early_exit:2" (see `parse`).
+    """The drafter of a kind for a pair, with options in its name if wanted: "sam:2" (see `parse`).
 
     pair: target, draft_model and target_name, as in `lib.models.load.Pair`; a kind reads those that it needs.
     ValueError for options that the kind does not take, and for missing ones.
@@ -173,8 +160,8 @@ def needs_draft_model(spec: str) -> bool:
 def parse(spec: str) -> tuple[str, dict[str, object]]:
     """A kind's name, and the options after its colons: the value of the main one alone, others with their names.
 
-    "early_exit:3:vocabulary=8192" gives ("early_exit", {"layers": 3, "vocabulary": 8192}). A comma may stand for the
-    colon before a name.
+    "combined:3:vocabulary=8192" gives ("combined", {"enough": 3, "vocabulary": 8192}). A comma may stand for the colon
+    before a name.
     """
     name, *parts = re.split(r":|,(?=\w+=)", spec)
     if name not in DRAFTERS:

@@ -118,8 +118,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
     """For each prompt the rows of the table "drafters": plain decoding, then every drafter and shape in shuffled order.
 
     pairs: of one target. prompts: with names, kinds, ids (see `prompts.PromptSet`). done: (target, prompt) to skip.
-    Each setting has a drafter of its own, which sees the prompts in their order; one that remembers earlier prompts
-    decodes skipped prompts too, so that a resumed run gives the rows of one that was not stopped.
+    Each setting has a drafter of its own, which sees the prompts in their order.
     """
     first = pairs[0]
     drafters, ready = competing(pairs, specs), {}
@@ -152,9 +151,6 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
                  desc=f"{first.target_name}, {len(settings)} settings", unit="prompt")
     for name, kind, ids in tried:
         if (first.target_name, name) in done:
-            for label, shape in settings:
-                if not is_control(label) and (drafter := drafter_of(label, shape)).traits.remembers:
-                    run(drafter, shape, ids)
             continue
         about = {"target": first.target_name, "dtype": first.dtype, "prompt": name, "kind": kind}
         plain = run(NoDrafter(), "chain:0", ids)

@@ -5,7 +5,7 @@ first tokens of the loop are tested against the target's own distribution (`g_te
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Iterable, Mapping, Sequence
 
@@ -16,7 +16,6 @@ from scipy.stats import chi2, norm
 from torch import Tensor
 
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.self_speculation import first_layers
 from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.forward.load import load_pair, load_pairs
@@ -45,7 +44,6 @@ LEAST_EXPECTED = 5.0  # cells with smaller expected counts are pooled
 ROWS = 64  # sequences per batch
 TESTED_TOKENS = 3  # first tokens of a continuation, whose law is tested
 CONTEXT = 8  # last tokens of a prompt that the test begins with
-LATE = 6  # of a target alone, the first layers draft, all but one in so many
 
 
 def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof_languages: int,
@@ -56,8 +54,9 @@ def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof
             seed: int) -> None:
     """The tables "rules_proof", "rules_exact", "rules_live" and "rules_law"; only missing rows are computed.
 
-    Languages are random, each with a drafter of each agreement. The law is tested on the first pair in float32, since
-    in bfloat16 logits at the cut of top-k are often equal, and another order of additions keeps another token.
+    Languages are random, each with a drafter of each agreement. The last two tables need pairs with a draft model. The
+    law is tested on the first of these in float32, since in bfloat16 logits at the cut of top-k are often equal, and
+    another order of additions keeps another token.
     """
     proof(store, proof_shapes, proof_languages)
     main = dict(vocabulary=vocabulary, seed=seed, languages=languages, temperatures=temperatures)
@@ -72,17 +71,20 @@ def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof
     wanted |= wanted_rows([f"chain:{length}" for length in chain_lengths], [("multi_step", "iid"), ("block", "iid")],
                           agreements=agreements, **main)
     exact(store, wanted)
-    loaded = [with_draft_model(pair) for pair in load_pairs(pairs, dtype=dtype, device=device)]
+    loaded = {name: pair for name, pair in zip(pairs, load_pairs(pairs, dtype=dtype, device=device), strict=True)
+              if pair.draft_model is not None}
+    if not loaded:
+        return
     texts = []
-    for pair in loaded:
+    for pair in loaded.values():
         limit = room([pair], new_tokens=live_tokens, live_tokens=live_tokens, live_shapes=live_shapes)
         texts.append(load_prompts(prompts, pair.tokenizer, limit=limit, first=judge_prompts))
         for shape, temperature, (rule, proposal) in product(live_shapes, live_temperatures, LOSSLESS.items()):
             decode(store, live.Live(proposal, rule, shape, temperature), pair, texts[-1], live_tokens, seed)
     setting = LawTest(live_shapes[0], test_temperature, test_top_k, TESTED_TOKENS, samples, seed)
     starts = {name: ids[-CONTEXT:] for name, ids in list(zip(texts[0].names, texts[0].ids))[:tested_prompts]}
-    law_tests(store, with_draft_model(load_pair(pairs[0], dtype="float32", device=device)), starts,
-              list(LOSSLESS.items()), setting)
+    tested = load_pair(next(iter(loaded)), dtype="float32", device=device)
+    law_tests(store, tested, starts, list(LOSSLESS.items()), setting)
 
 
 def wanted_rows(shapes: Sequence[str], cases: Pairs, *, vocabulary: int, seed: int, languages: int,
@@ -168,21 +170,6 @@ def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
     return [(rule.name, proposal) for rule in fitting if rule.sampled for proposal in sorted(rule.proposals)]
 
 
-def with_draft_model(pair):
-    """The pair; for a target alone, a pair whose draft model is the target's first layers, all but one in LATE.
-
-    So many, because few layers of a model that was not trained for it rarely agree with it, and rules differ on drafts
-    that are in part accepted. ValueError where the target's layers cannot draft.
-    """
-    if pair.draft_model is not None:
-        return pair
-    layers = getattr(pair.target.config, "num_hidden_layers", 0)
-    exits = max(1, layers - -(-layers // LATE))
-    name = f"early_exit:{exits}"
-    return replace(pair, name=f"{pair.name}/{name}", draft_model=first_layers(pair.target, exits), drafter_name=name,
-                   made_by=(with_draft_model, (pair,)))
-
-
 def decode(store: Store, setting: live.Live, pair, prompts, new_tokens: int, seed: int) -> None:
     """The rows of the table "rules_live" of one setting, decoded live on all prompts (see `live.run`), if missing."""
     table = store.open("rules_live")
@@ -208,8 +195,8 @@ class LawTest:
 def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], rules: Pairs, setting: LawTest) -> None:
     """The table "rules_law": for each prompt and (rule, proposal), a test of the first tokens of many continuations.
 
-    pair: as from `with_draft_model`; prompts: name -> int64[T]. The column `visible` holds for a test at LEVEL / tests,
-    the strictest that Holm's procedure demands of these tests together.
+    pair: with a draft model; prompts: name -> int64[T]. The column `visible` holds for a test at LEVEL / tests, the
+    strictest that Holm's procedure demands of these tests together.
     """
     table, level = store.open("rules_law"), LEVEL / max(1, len(prompts) * len(rules))
     for place, (name, prompt) in enumerate(prompts.items()):

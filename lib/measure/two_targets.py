@@ -11,10 +11,8 @@ from lib.cost import candidates
 from lib.decoding import loop
 from lib.decoding.checks import checkable
 from lib.drafters.counting import of_answers
-from lib.drafters.drafter import Drafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.ngrams import NgramDrafter
-from lib.drafters.registry import make
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.forward.load import load_pair
 from lib.lab import stats
@@ -26,7 +24,6 @@ from lib.trees import shapes
 
 SHAPES = ("chain", "kary:2")
 DEEPEST = 16  # levels of the longest chain
-LIVE, ROWS = 8, 8  # nodes of the largest tree that is decoded live, and rows of a batch
 
 
 def measure(store: Store, *, targets: Sequence[str], choose_prompts: int, judge_prompts: int, new_tokens: int,
@@ -68,18 +65,3 @@ def rows_of(pair, choosing: PromptSet, judged: PromptSet, budgets: Sequence[int]
         for name, drafter in replayed.items():
             walk = simulated.rounds(recorded, drafter, tree)
             yield acceptance.tally_walk(trace, walk).assign(drafter=name, **about)
-        if budget <= LIVE:
-            rows = _live(pair, make("recycling", pair), tree, judged, trace, new_tokens)
-            yield rows.assign(drafter="recycling", **about)
-
-
-def _live(pair, drafter: Drafter, tree, judged: PromptSet, trace, new_tokens: int) -> pd.DataFrame:
-    """The sums of a drafter that remembers what it drafted, decoded batch by batch."""
-    columns: list[tuple[int, int, int, int]] = []
-    for first, (tokens, mask) in zip(range(0, len(judged.ids), ROWS), loop.in_batches(judged.ids, ROWS)):
-        done = loop.generate(pair.target, drafter, tokens, attention_mask=mask, shape=tree, max_new_tokens=new_tokens,
-                             eos_token_id=pair.eos_token_ids)
-        columns += [(first + one.row, one.position - 1, one.accepted, one.drafted) for one in done.rounds]
-    rows, starts, accepted, drafted = (np.array(column, dtype=np.int64) for column in zip(*columns))
-    return acceptance.tally(trace.prompts, trace.kinds, rows, starts >= trace.loops[rows], accepted=accepted,
-                            drafted=drafted)

@@ -66,7 +66,7 @@ def target_alone(rows: pd.DataFrame) -> pd.DataFrame:
     if "drafter" not in rows:
         return rows
     kinds = rows["drafter"].str.split(":").str[0]
-    return rows[kinds.isin(["", "none", "plain", "lookup", "sam", "ngrams", "recycling"])]
+    return rows[kinds.isin(["", "none", "plain", "lookup", "sam", "ngrams"])]
 
 
 CUTS = {

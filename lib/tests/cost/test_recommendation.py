@@ -252,14 +252,6 @@ def test_the_fastest_chain_is_timed_even_where_its_drafter_has_two_faster_trees(
     assert [each.name for each in chosen] == ["eagle3, kary:2@6", "eagle3, kary:2@2", "sam, chain:2", "eagle3, chain:3"]
 
 
-def test_a_drafter_that_remembers_starts_anew_in_each_call():
-    pair, [prompts] = pair_of(None), [prompts_of([0, 1]).ids]
-    [one] = candidates.entrants([pair], ["recycling"])
-    run = ways.ours(pair, one.drafter, "chain:4", 12)
-    first, again = ([(each.row, each.accepted) for each in run(prompts).rounds] for _ in range(2))
-    assert first == again
-
-
 def with_traits(deepest=None, **traits):
     return type("Stub", (NoDrafter,), {"traits": Traits(**traits), "deepest": deepest})()
 
@@ -274,9 +266,9 @@ def test_grown_trees_are_no_deeper_than_the_limits_and_the_head():
 
 def test_where_no_engine_runs_the_winner_the_fastest_that_one_runs_is_named():
     price = RoundCost(1.0, 0.0, Curve.through([1], [0.0]), Curve.through([1, 8], [1.0, 1.35]))
-    winner = candidate("recycling", "chain:4", 3.0)
+    winner = candidate("combined", "chain:4", 3.0)
     tried = [winner, candidate("lookup", "kary:2@6", 2.0), candidate("lookup", "chain:2", 1.0)]
-    prices = {"recycling": price, "lookup": price}
+    prices = {"combined": price, "lookup": price}
     set_so, served = racing.for_engines(winner, Contest(1, tried, prices))
     assert served == {"drafter": "lookup", "tree": "chain:2", "predicted": pytest.approx(2 / 1.05)}
     assert {one["draft"] for one in set_so} == {"the recommended tree"} and len(set_so) > 2
@@ -383,7 +375,7 @@ def test_the_largest_tree_before_a_step_of_the_cost_of_a_check_is_recommended(ba
 
 def test_a_target_alone_has_every_drafter_that_needs_no_model():
     alone = [one.name for one in candidates.entrants([pair_of(None, "none")])]
-    assert {"lookup", "sam", "recycling", "early_exit"} <= set(alone)
+    assert {"lookup", "sam"} <= set(alone)
     both = [pair_of(small_models.related(TARGET, seed, 0.1), f"d{seed}") for seed in (1, 2)]
     names = [one.name for one in candidates.entrants(both)]
     assert sorted(names) == sorted([*alone, "model (d1)", "model (d2)", "combined (d1)", "combined (d2)"])
@@ -391,7 +383,7 @@ def test_a_target_alone_has_every_drafter_that_needs_no_model():
         candidates.entrants([pair_of(None)], ["model"])
 
 
-@pytest.mark.parametrize("spec", ["lookup", "sam", "model", "early_exit:1", "ngrams"])
+@pytest.mark.parametrize("spec", ["lookup", "sam", "model", "ngrams"])
 def test_replayed_tokens_per_round_are_those_of_live_decoding(spec):
     pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(6))
     tables = NgramTables(({1: 2, 3: 4},), TARGET.config.vocab_size)  # with tokens after few others

@@ -1,7 +1,6 @@
 """`generate` with draft trees is `generate`: token for token in float64, whatever its configuration asks for."""
 
 import inspect
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from transformers import (
 from transformers.generation.utils import GenerationMixin
 
 from lib.decoding.custom_generate import KEPT_BACK, tree_speculation
-from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models import SHIPPED
 from lib.tests import small_models
@@ -66,16 +64,6 @@ def test_a_model_with_another_attention_has_it_again_afterwards():
         assert torch.equal(ours, theirs) and TARGET.config._attn_implementation == "sdpa"
     finally:
         TARGET.set_attn_implementation("tree")
-
-
-@pytest.mark.parametrize("name", ["early_exit", "int8"])
-def test_a_target_of_another_attention_drafts_for_itself(name):
-    target = small_models.llama(0)
-    target.set_attn_implementation("sdpa")
-    inputs = dict(batch(), max_new_tokens=12, do_sample=False, eos_token_id=None)
-    speculation = tree_speculation(make(name, SimpleNamespace(target=target)), "kary:2@6")
-    ours = target.generate(**inputs, custom_generate=speculation)
-    assert torch.equal(ours, target.generate(**inputs)) and target.config._attn_implementation == "sdpa"
 
 
 def filled_cache():

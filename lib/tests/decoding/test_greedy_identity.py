@@ -23,7 +23,7 @@ from lib.tests.real_model import needs_real_model, real_pair
 from lib.trees import Tree
 
 MARGIN = 0.5  # logits of SmolLM2 are 8 to 32, where bfloat16 numbers are 0.0625 to 0.125 apart
-ALONE = ("lookup", "sam", "recycling", "early_exit")  # drafters that need no draft model
+ALONE = ("lookup", "sam")  # drafters that need no draft model
 
 
 def random_tree(nodes: int, seed: int) -> Tree:

@@ -2,7 +2,6 @@
 
 import math
 import random
-from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -29,7 +28,6 @@ from lib.drafters.adaptive import (
 )
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import levels_of
-from lib.drafters.graft import GraftDrafter, by_worth
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
@@ -46,7 +44,6 @@ from lib.tests.drafters.test_drafters import (
 from lib.tests.replay.test_replay import trees
 from lib.trees import growth, shapes
 from lib.verify import warp
-from lib.verify.draft import Draft
 
 SEEDS = st.integers(0, 2**32 - 1)
 OUTCOMES = st.lists(st.builds(lambda drafted, share, nats: Outcome(drafted, round(share * drafted), nats),
@@ -319,41 +316,3 @@ def test_long_matches_cost_no_forward():
     assert drafter.calls == calls + 2
     with pytest.raises(ValueError, match="a match of 0 tokens"):
         CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 0)
-
-
-# ------------------------------------------------------------------------------------------------------------- graft
-
-
-@settings(deadline=None, max_examples=8)
-@given(SEEDS, st.sampled_from(["kary:2@6", "chain:4", "dyspec:4@7", "eagle2:3,4@8", "opttree:4,4,0.1@8"]))
-def test_grafted_trees_are_pruned_trees_and_the_tokens_after_the_match(seed, name):
-    def check(draft, own, found, matched):
-        chain = found.token_list[1:][: own.tree.budget // 2] if matched >= 2 else []
-        told = paths_of(draft)
-        assert told == grafted_paths(own, chain) and draft.tree.budget == own.tree.budget == len(told)
-
-    drafter = GraftDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 2)
-    shape = growth.shape_or_growth(name)
-    check_beside_look_up(drafter, seed, shape, shapes.chain(min(shape.budget // 2, shape.max_depth)), check)
-
-
-def paths_of(draft):
-    """The tokens from the root to each node."""
-    return {tuple(draft.tokens_of(path[1:])) for path in map(draft.tree.path, range(1, draft.tree.size))}
-
-
-def grafted_paths(own, chain):
-    """The chain's nodes, then the tree's own, the best first, up to the tree's size."""
-    paths = {tuple(chain[:length]) for length in range(1, len(chain) + 1)}
-    for node in by_worth(own):
-        paths |= {tuple(own.tokens_of(own.tree.path(node)[1:]))} if len(paths) < own.tree.budget else set()
-    return paths
-
-
-def test_the_weakest_nodes_have_the_smallest_reach_or_the_worst_ranks():
-    tree = shapes.parse("expansion:2,2,1")
-    static = Draft(tree, torch.arange(tree.size), "top_k")
-    order = [tree.choices()[node - 1] for node in by_worth(static)]
-    assert order[:4] == [(0,), (0, 0), (0, 0, 0), (1,)] and order[-1] == (1, 1, 0)
-    reach = np.array([1.0, 0.9, 0.05, 0.5, 0.4, 0.04, 0.01, 0.3, 0.1, 0.02, 0.005])
-    assert by_worth(replace(static, reach=reach)) == [1, 3, 4, 7, 8, 2, 5, 9, 6, 10]

@@ -32,7 +32,7 @@ MODELS = [spec for spec, kind in DRAFTERS.items() if "vocabulary" in kind.option
 
 
 def test_every_language_model_takes_the_option():
-    kinds = {"model", "plain", "early_exit", "int8", "combined", "graft", "adaptive", "confident", "merged"}
+    kinds = {"model", "plain", "combined", "adaptive", "confident", "merged"}
     assert set(MODELS) == kinds
 
 
@@ -161,7 +161,7 @@ def test_a_number_means_the_targets_own_most_frequent_tokens(tmp_path, monkeypat
     np.save(tmp_path / "t" / vocabulary.FILE, np.array([9, 4, 6, 1], dtype=np.uint16))
     pair = SimpleNamespace(target=MODEL, draft_model=OTHER, target_name="t")
     assert make("model:vocabulary=3", pair).output.tokens.tolist() == [4, 6, 9]
-    assert make("early_exit:1:vocabulary=2", pair).output.tokens.tolist() == [4, 9]
+    assert make("combined:1:vocabulary=2", pair).drafter.output.tokens.tolist() == [4, 9]
     assert make("combined", pair, vocabulary=torch.tensor([8])).drafter.output.tokens.tolist() == [8]
     for count in (0, 5):
         with pytest.raises(ValueError, match=f"vocabulary is {count}; the list of target 't' has 4 .*: give 1 to 4"):
@@ -171,7 +171,7 @@ def test_a_number_means_the_targets_own_most_frequent_tokens(tmp_path, monkeypat
 
 
 def test_options_are_read_from_a_drafters_name():
-    assert parse("early_exit:3:vocabulary=8192") == ("early_exit", {"layers": 3, "vocabulary": 8192})
+    assert parse("combined:3:vocabulary=8192") == ("combined", {"enough": 3, "vocabulary": 8192})
     assert parse("model:iid:temperature=0.5") == ("model", {"proposal": "iid", "temperature": 0.5})
     with pytest.raises(ValueError, match="takes no option size; it takes proposal"):
         parse("model:size=8192")

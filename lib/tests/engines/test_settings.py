@@ -114,8 +114,8 @@ def test_a_dynamic_tree_can_grow_what_the_static_one_holds(tree):
     assert max(len(tree.children(node)) for node in range(tree.size)) <= dynamic.top_k
 
 
-DRAFTED = st.sampled_from(["model", "lookup", "lookup:frequent", "sam", "recycling", "ngrams", "early_exit:6", "medusa",
-                           "eagle", "eagle3", "block", "none"])
+DRAFTED = st.sampled_from(["model", "lookup", "lookup:frequent", "sam", "adaptive", "ngrams", "medusa", "eagle",
+                           "eagle3", "block", "none"])
 
 
 @settings(deadline=None)
@@ -141,12 +141,12 @@ def test_a_rule_is_drafted_as_a_dynamic_tree_or_as_the_best_chain():
 
 def test_engines_run_what_they_have():
     named = {drafter: {row["engine"] for row in engines.settings(drafter, shapes.kary(2, 2), shapes.chain(3), PLACES)}
-             for drafter in ("lookup", "sam", "recycling", "early_exit:6", "model")}
+             for drafter in ("lookup", "sam", "adaptive:pays", "model")}
     assert named["lookup"] == {"transformers, look-up", "vLLM, n-gram", "SGLang, n-gram", "llama.cpp, n-gram",
                                "OpenVINO GenAI, look-up"}
     assert named["sam"] == {"vLLM, suffix", "SGLang, n-gram"}
     assert named["model"] == {"transformers", "vLLM, chain", "SGLang, chain", "llama.cpp"}
-    assert not named["recycling"] and not named["early_exit:6"]
+    assert not named["adaptive:pays"]
 
 
 def test_an_engine_that_cannot_read_a_drafters_weights_is_left_out():
@@ -157,7 +157,7 @@ def test_an_engine_that_cannot_read_a_drafters_weights_is_left_out():
     assert not engines.settings("model", tree, chain, {}) and not engines.settings("eagle3", tree, chain, {})
     assert len(engines.settings("lookup", tree, chain, {})) == 5, "look-up has none"
     assert why_none("eagle3") == "no checkpoint of eagle3 exists that an engine reads"
-    assert why_none("recycling") == "no engine runs recycling"
+    assert why_none("adaptive") == "no engine runs adaptive"
 
 
 def entrant(spec, model=None, **drafter):

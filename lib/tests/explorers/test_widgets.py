@@ -131,7 +131,7 @@ def test_rules_follow_the_temperature_and_take_the_children_that_they_were_made_
 
 
 def test_the_drafters_offered_are_those_of_the_pair(rounds, pairs):
-    assert {"model", "lookup", "sam", "recycling", "early_exit", "combined"} <= set(rounds.drafter.options)
+    assert {"model", "lookup", "sam", "combined"} <= set(rounds.drafter.options)
     alone = SimpleNamespace(**vars(pairs[0]) | {"draft_model": None, "target_name": "base"})
     offered = drafters_of(alone)
     assert "model" not in offered and {"ngrams", "lookup"} <= set(offered)

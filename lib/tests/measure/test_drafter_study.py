@@ -8,7 +8,6 @@ import pytest
 from lib.decoding.loop import generate
 from lib.drafters import heads
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.self_speculation import EarlyExitDrafter, first_layers
 from lib.lab.chapter import Store
 from lib.measure import drafters as study
 from lib.measure import parameters
@@ -43,7 +42,7 @@ def test_every_drafter_decodes_each_prompt_and_shape_once_and_says_what_plain_de
     rows = frame(parts)
     assert len(parts) == 3 and rows["identical"].all()
     labels = set(rows["drafter"]) - {"none"}
-    assert {"model one", "model two", "lookup:frequent", "merged", "early_exit", "oracle"} <= labels
+    assert {"model one", "model two", "lookup:frequent", "merged", "oracle"} <= labels
     Store(tmp_path, "x").open("drafters").extend(rows)
     per_setting = rows.groupby(["prompt", "drafter", "shape"])[["rounds", "tokens"]].sum()
     assert len(per_setting) == 3 * (1 + 2 * len(labels)) and set(rows["dtype"]) == {"float64"}
@@ -60,8 +59,8 @@ def test_a_row_is_its_rounds():
 
 
 def test_a_resumed_run_skips_what_is_done_and_gives_the_rows_of_one_that_was_not_stopped():
-    """Except for times: also what one that remembers earlier prompts drafts."""
-    settings = dict(specs=["recycling", "adaptive:complexity", "sam"], shapes=["chain:3"])
+    """Except for times."""
+    settings = dict(specs=["adaptive:complexity", "sam"], shapes=["chain:3"])
     [resumed] = decoded(**settings, done={("target", "a"), ("target", "b")})
     for row, other in zip(decoded(**settings)[2], resumed, strict=True):
         assert {name: value for name, value in row.items() if not name.endswith("_ms")} == {
@@ -86,21 +85,18 @@ def test_drafters_that_grow_trees_do_so_at_the_budgets_asked_for(monkeypatch, tm
     monkeypatch.setattr(heads.store, "PLACES", (tmp_path, tmp_path / "made"))
     for kind in ("medusa", "dspark"):
         heads.save(small_heads.head(kind, TARGET), tmp_path / "target" / kind)
-    rows = frame(decoded(specs=["medusa", "dspark", "graft:behind=dspark", "sam", "random"], shapes=["chain:2"],
-                         grown=[4]))
+    rows = frame(decoded(specs=["medusa", "dspark", "sam", "random"], shapes=["chain:2"], grown=[4]))
     grown = rows[~rows["shape"].isin(["chain:2", "root"])].groupby("drafter")["shape"].unique().explode().to_dict()
-    assert grown == {"medusa": "ddtree:4@4", "dspark": "pctree:6@4", "graft:behind=dspark": "pctree:6@4",
-                     "model one": "opttree:4,8,0.05@4", "model two": "opttree:4,8,0.05@4"}
+    assert grown == {"medusa": "ddtree:4@4", "dspark": "pctree:6@4", "model one": "opttree:4,8,0.05@4", "model two": "opttree:4,8,0.05@4"}
     assert rows["identical"].all() and (rows.loc[rows["shape"].str.contains("@"), "drafted"] > 0).all()
 
 
 def test_who_competes():
-    assert list(study.competing(PAIRS, ["recycling", "lookup"])) == ["model one", "model two", "lookup", "recycling"]
+    assert list(study.competing(PAIRS, ["sam", "lookup"])) == ["model one", "model two", "lookup", "sam"]
     alone = a_pair("none")
-    parts = decoded([alone], specs=["model", "merged", "combined", "adaptive:pays", "sam", "early_exit"])
-    assert set(frame(parts)["drafter"]) == {"none", "lookup", "sam", "early_exit"}
-    assert set(study.competing([alone], [])) >= {
-        "lookup", "lookup:frequent", "sam", "recycling", "early_exit", "int8", "random", "oracle"}
+    parts = decoded([alone], specs=["model", "merged", "combined", "adaptive:pays", "sam"])
+    assert set(frame(parts)["drafter"]) == {"none", "lookup", "sam"}
+    assert set(study.competing([alone], [])) >= {"lookup", "lookup:frequent", "sam", "random", "oracle"}
     both = study.competing([alone, PAIRS[0]], ["merged", "combined"])
     assert list(both) == ["model one", "lookup", "combined"] and both["combined"][1] is PAIRS[0]
     with pytest.raises(ValueError, match="drafter is 'guess'"):
@@ -111,7 +107,6 @@ def test_weights_count_once_and_not_the_targets():
     model = OTHERS["one"]
     assert study.drafter_bytes(LanguageModelDrafter(model), TARGET) == study.model_bytes(model) > 0
     assert study.drafter_bytes(LanguageModelDrafter(TARGET), TARGET) == 0
-    assert study.drafter_bytes(EarlyExitDrafter(first_layers(TARGET, 1)), TARGET) == 0
 
 
 def test_the_tables_are_those_of_the_models_that_are_named(tmp_path):

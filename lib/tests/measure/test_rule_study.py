@@ -114,16 +114,12 @@ def test_the_law_of_a_model_is_the_product_of_its_conditionals():
     assert all(chance == pytest.approx(float(whole[cell]), abs=1e-12) for cell, chance in law.items())
 
 
-def test_a_target_alone_is_tested_with_drafts_of_its_own_first_layers(tmp_path):
-    target = small_models.llama(1, layers=6)
-    pair = rules.with_draft_model(Pair("t", target, None, None, "t", "none"))
-    assert pair.name == "t/early_exit:5" and len(pair.draft_model.model.layers) == 5
-    assert rules.with_draft_model(pair) is pair
+def test_the_loop_writes_the_targets_law(tmp_path):
+    target = small_models.llama(1)
+    pair = Pair("t/d", target, small_models.related(target, 2, 0.3), None, "t", "d")
     setting = rules.LawTest("expansion:2,1", temperature=1.0, top_k=3, length=2, samples=256, seed=0)
     tested = [("naive", "top_k"), ("traversal", "without_replacement")]
     rules.law_tests(Store(tmp_path, "test"), pair, {"p": torch.tensor([3, 1, 4])}, tested, setting)
     rows: pd.DataFrame = read(tmp_path, "rules_law")
     assert (rows["p_value"] > rules.LEVEL / 2).all() and set(rows["dtype"]) == {"float64"}
     assert rows["visible"].tolist() == pytest.approx([rules.visible(k, 256, rules.LEVEL / 2) for k in rows["degrees"]])
-    with pytest.raises(ValueError, match="one layer alone"):
-        rules.with_draft_model(Pair("t", small_models.llama(1, layers=1), None, None, "t", "none"))

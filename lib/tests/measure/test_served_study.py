@@ -114,7 +114,7 @@ def test_the_temperature_is_asked_for_where_the_log_does_not_tell_it(texts):
 
 
 @pytest.mark.parametrize("name, value, message", [
-    ("drafters", ["recycling"], "'recycling' needs the target's logits or hidden states"),
+    ("drafters", ["medusa"], "'medusa' needs the target's logits or hidden states"),
     ("drafters", ["eagle3"], "'eagle3' needs the target's logits"),
     ("drafters", ["nowhere/nothing/model"], "there is no folder nowhere/nothing/model"),
     ("logs", "nothing.jsonl", "no log at .*nothing.jsonl"), ("inputs", "nothing.jsonl", "no file at nothing.jsonl"),

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.drafters import filling
-from lib.drafters.graft import grafted
 from lib.measure.rules import g_test
 from lib.trees import Tree, growth, shapes
 from lib.trees.growth.rules import Costs
@@ -87,17 +86,6 @@ def test_grown_trees_of_chosen_children_are_lossless(rule, grown):
     sizes = {enumeration.grown(random_pair(seed)[1], grows).tree.budget for seed in range(24)}
     assert max(distance(rule, random_pair(seed), grows, "top_k") for seed in range(24)) < EXACT
     assert len(sizes) > 1 or "auto" not in grown, "the budget is chosen anew"
-
-
-@pytest.mark.parametrize("shape", ["dyspec:3@4", "opttree:2,3,0.2@4", "kary:2@6"])
-def test_grafted_trees_are_lossless(shape):
-    """Whatever the text gives, as it depends on no draw and not on the target's answer."""
-    for seed in range(24):
-        target, drafter = random_pair(seed)
-        for chance, draft in enumeration.drafts(drafter, growth.shape_or_growth(shape), "top_k"):
-            made = grafted(draft, [seed % 2, seed // 2 % 2])
-            found = enumeration.law_of(RULES["naive"].fast, target, [(chance, made)])
-            assert enumeration.distance(found, target, made.tree.max_depth + 1) < EXACT
 
 
 @pytest.mark.parametrize("rule, proposal", LOSSLESS)
