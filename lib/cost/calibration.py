@@ -20,9 +20,8 @@ from lib.decoding.records import Generation, Hooks, Round
 from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, levels_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab.timing import LEAST_REPEATS
-from lib.trees import shapes as static
-from lib.trees.growth.candidates import Growth
-from lib.trees.growth.registry import shape_or_growth
+from lib.trees import named, shapes as static
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
@@ -145,7 +144,7 @@ class _Calls:
                  generator: torch.Generator, drafter: Drafter, shapes: Sequence[str], rounds: int):
         self.generate, self.target, self.drafter = generate, target, drafter
         texts = rows_of_text(prompts, batch, max(1, prefix - rounds // 2))
-        self.shapes, self.rounds, self.generator = {name: shape_or_growth(name) for name in shapes}, rounds, generator
+        self.shapes, self.rounds, self.generator = {name: named(name) for name in shapes}, rounds, generator
         self.deepest = static.chain(max(shape.max_depth for shape in self.shapes.values()))
         wanted, depth = rounds * (self.deepest.max_depth + 1) + 1, self.deepest.max_depth
         if drafter.window:  # past which nothing is drafted: its texts are shorter where they would reach it

@@ -27,12 +27,8 @@ from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
-from lib.trees import shapes
-from lib.trees.growth.candidates import Growth
-from lib.trees.growth.registry import AUTO
-from lib.trees.growth.registry import at_budget as grown_at
-from lib.trees.growth.registry import parse as parse_rule
-from lib.trees.growth.rules import Costs
+from lib.trees import named, shapes
+from lib.trees.growth import Costs, Growth
 from lib.trees.tree import Tree
 
 FAMILIES = ("independent:2", "independent:4")  # at every budget, besides chains
@@ -40,8 +36,7 @@ OPTIMAL, FREQUENT = "optimal", acceptance.FREQUENT  # families that are grown fr
 LIVE_FAMILIES = ("kary:2", "kary:4")
 LIVE_BUDGETS, LIVE_CHAINS, LIVE_PROMPTS = (7, 15, 31), (1, 3, 7), 8
 WIDTH, GAIN = 4, 0.05  # of grown trees: nodes expanded per level, and the gain below which OPT-Tree stops
-BRANCHES, CERTAIN = 2, 0.6  # of forks, which branch at the first token of a smaller probability
-GROWN_BUDGETS, SHORT_BUDGETS = range(7, 64), range(3, 8)  # of growth rules, and of forks, whose levels have few nodes
+GROWN_BUDGETS = range(7, 64)  # of growth rules
 MOST_AUTOMATIC = 32  # nodes of a tree whose budget is chosen in each round
 
 
@@ -84,10 +79,9 @@ class Candidate:
     """A drafter with a shape or growth rule, and what it did on the recorded prompts.
 
     label: of the shape. accepted, rounds: int64[P], of these prompts (`stats.unit`). sizes: float[n + 1], the share of
-    rounds in which 0 .. n nodes were drafted; alike: whether all rows of a batch draft as many. passes: forward
-    passes of a round in which the drafter drafts, by the nodes per row that they take; calling: the share of them that
-    a row needs on average, below 1 where a look-up drafts some rounds. drafting: seconds of drafting where it was timed
-    by itself.
+    rounds in which 0 .. n nodes were drafted. passes: forward passes of a round in which the drafter drafts, by the
+    nodes per row that they take; calling: the share of them that a row needs on average, below 1 where a look-up drafts
+    some rounds. drafting: seconds of drafting where it was timed by itself.
     """
 
     entrant: Entrant
@@ -99,7 +93,6 @@ class Candidate:
     sizes: np.ndarray
     passes: Mapping[int, float] = field(default_factory=dict)
     calling: float = 1.0
-    alike: bool = False
     drafting: float | None = None
 
     @property
@@ -144,7 +137,7 @@ class Candidate:
             whole = price.once * bool(self.passes) + sum(n * price.level(width) for width, n in self.passes.items())
             drafting = whole * (1 - (1 - self.calling) ** batch)
         checks = np.concatenate([[price.plain], np.atleast_1d(price.check(np.arange(1, len(self.sizes))))])
-        largest = np.diff(np.cumsum(self.sizes) ** (1 if self.alike else batch), prepend=0.0)
+        largest = np.diff(np.cumsum(self.sizes) ** batch, prepend=0.0)
         return float(drafting + largest @ checks[: len(self.sizes)])
 
     def speedup(self, price: RoundCost, batch: int = 1) -> float:
@@ -261,7 +254,7 @@ def _fixed(limits: Limits, lengths: Sequence[int] = (), families: Sequence[str] 
     """Chains of these lengths and families at these budgets, within the limits; by default all lengths and budgets."""
     trees = {f"chain:{length}": shapes.chain(length) for length in lengths or range(1, limits.depth + 1)}
     trees |= {f"{family}@{n}": tree for family in families for n in budgets or sorted({*limits.budgets, limits.nodes})
-              if (tree := shapes.at_budget(family, n)).max_depth < n}  # else it is a chain
+              if (tree := named(f"{family}@{n}")).max_depth < n}  # else it is a chain
     return {label: tree for label, tree in trees.items() if tree.budget <= limits.nodes
             and tree.max_depth <= limits.depth and (not limits.chains or tree.is_path)}
 
@@ -273,18 +266,15 @@ def grown(entrant: Entrant, recorded: Recorded, limits: Limits) -> Iterator[Cand
             yield _drafted_again(entrant, recorded, rule.name, rule)
 
 
-def growth_rules(drafter: Drafter, depth: int) -> dict[str, range]:
-    """Growth rules for a drafter's trees of at most so many levels, and the range of the budgets at which they are
-    tried; the first is also tried with an automatic one. Empty where it cannot grow trees.
-    """
+def growth_rules(drafter: Drafter, depth: int) -> list[str]:
+    """Growth rules, without budgets, for a drafter's trees of at most so many levels; none where it cannot grow."""
     traits = drafter.traits
     if not traits.grows:
-        return {}
+        return []
     depth = min(depth, drafter.deepest or depth)
     if traits.per_depth or traits.one_pass:
-        return {f"{'ddtree' if traits.per_depth else 'pctree'}:{depth}": GROWN_BUDGETS}
-    return {f"opttree:{WIDTH},{depth},{GAIN}": GROWN_BUDGETS, f"eagle2:{WIDTH},{depth}": GROWN_BUDGETS,
-            f"fork:{BRANCHES},{CERTAIN},{depth}": SHORT_BUDGETS}
+        return [f"{'ddtree' if traits.per_depth else 'dyspec'}:{depth}"]
+    return [f"opttree:{WIDTH},{depth},{GAIN}", f"eagle2:{WIDTH},{depth}"]
 
 
 def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
@@ -297,36 +287,24 @@ def timed_rules(drafter: Drafter, limits: Limits) -> list[str]:
 
 def _fitting_rules(drafter: Drafter, limits: Limits) -> list[list[Growth]]:
     """Of each growth rule those with a budget within the limits; none where its trees cannot be drafted again."""
-    rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) and not limits.chains else {}
-    return [[grown_at(name, budget) for budget in limits.budgets if budget in budgets]
-            for name, budgets in rules.items()]
+    rules = growth_rules(drafter, limits.depth) if simulated.replayable(drafter) and not limits.chains else []
+    return [[named(f"{name}@{budget}") for budget in limits.budgets if budget in GROWN_BUDGETS] for name in rules]
 
 
 def automatic(entrant: Entrant, recorded: Recorded, limits: Limits, price: RoundCost,
               batch: int) -> Iterator[Candidate]:
-    """The drafter with trees whose size these costs of a batch decide in each round, judged as `grown`: an automatic
-    budget and, where each level takes a forward pass, SMART.
+    """The drafter with trees whose size these costs of a batch decide in each round (SMART), judged as `grown`, where
+    each level takes a forward pass.
     """
-    if limits.chains or not simulated.replayable(entrant.drafter) or not entrant.drafter.traits.grows:
+    traits = entrant.drafter.traits
+    if limits.chains or not simulated.replayable(entrant.drafter) or not traits.grows or traits.one_pass:
         return
     nodes = min(limits.nodes, MOST_AUTOMATIC)
     checks = np.append(price.plain, price.check(np.arange(1, nodes + 1)))
     costs = Costs(tuple((price.once + np.maximum.accumulate(checks)).tolist()),
-                  growing_level(entrant.drafter, price, limits.depth))
-    first, *_ = growth_rules(entrant.drafter, limits.depth)
-    for name in [f"{first}@{AUTO}"] + ([] if entrant.drafter.traits.one_pass else [f"smart:{limits.depth}@{nodes}"]):
-        rule = parse_rule(name, costs=costs)
-        candidate = _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
-        yield replace(candidate, alike=name.endswith(AUTO))
-
-
-def growing_level(drafter: Drafter, price: RoundCost, depth: int) -> float:
-    """Seconds that one more level of a grown tree takes: a forward pass. For a drafter with one pass for all levels,
-    the level's share of the time of growing a small tree; 0 where that was not timed.
-    """
-    if not drafter.traits.one_pass:
-        return float(price.level(WIDTH))
-    return max(0.0, float(price.grown.seconds[0]) - price.once) / depth if price.grown else 0.0
+                  float(price.level(WIDTH)))
+    rule = named(f"smart:{limits.depth}@{nodes}", costs=costs)
+    yield _drafted_again(entrant, recorded, rule.name, rule, rows=batch)
 
 
 def _drafted_again(entrant: Entrant, recorded: Recorded, label: str, shape: Tree | Growth, **options) -> Candidate:

@@ -17,9 +17,8 @@ from lib.engines import methods
 from lib.engines.settings import why_none
 from lib.engines.settings import scheduled
 from lib.lab import atomic_file, json_text, stats
-from lib.trees.growth.candidates import Growth
-from lib.trees.growth.registry import shape_or_growth
-from lib.trees.growth.rules import Costs
+from lib.trees import named
+from lib.trees.growth import Costs, Growth
 from lib.trees.tree import Tree
 
 FILE = "recommendation.json"
@@ -86,7 +85,7 @@ class ForBatch:
 
     drafter: a spec of `drafters.make`, "none" for plain decoding; pair: the pair for which it is made. tree: the name
     of its shape or growth rule; choices: a static tree as paths of ranks, null for a growth rule; costs: the arguments
-    of `growth.rules.Costs` for a rule that chooses the budget of each round by them, else null. budget: drafted nodes
+    of `growth.Costs` for a rule that chooses the budget of each round by them, else null. budget: drafted nodes
     at most; depth: levels at most. chain: drafter and name of the fastest chain.
     predicted: speedup over plain decoding in the same loop, on the prompts that chose, less the optimism of choosing.
     Measured on other prompts, while all rows of a batch run and without prefill: speedup, over_chain (over the fastest
@@ -167,7 +166,7 @@ class ForBatch:
         """The tree, or the growth rule, as the loop takes it."""
         if self.choices is not None:
             return Tree.from_choices(map(tuple, self.choices))
-        return shape_or_growth(self.tree, costs=Costs(**self.costs) if self.costs else None)
+        return named(self.tree, costs=Costs(**self.costs) if self.costs else None)
 
     @property
     def sentence(self) -> str:

@@ -38,7 +38,7 @@ from lib.lab.timing import LEAST_REPEATS
 from lib.models.prompts import PromptSet
 from lib.replay import simulated
 from lib.replay.trace import loops
-from lib.trees.growth.registry import shape_or_growth
+from lib.trees import named
 
 PREFIX = 64  # committed tokens at which costs of drafting are taken; those of checks are taken at the text's own
 ALONE, ALONE_TOKENS = 4.0, 24  # seconds in which the drafting of an automatic budget is timed, and tokens of a prompt
@@ -208,7 +208,7 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
         """Rows of `calibrate` at this batch size, under the drafter's name; on a CPU without shapes of too many nodes.
         """
         most = task.most_nodes(batch)
-        fitting = [shape for shape in shapes if not on_cpu or shape_or_growth(shape).budget <= most]
+        fitting = [shape for shape in shapes if not on_cpu or named(shape).budget <= most]
         return calibrate(pair, choosing.ids, batches=[batch], prefix=prefix, shapes=fitting, most=most, seconds=seconds,
                          generator=task.order, drafter=drafter, generate=task.generate, clock=task.clock
                          ).assign(drafter=name)

@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression, nnls
 
-from lib.trees.growth.registry import shape_or_growth
-from lib.trees.shapes import parse
+from lib.trees import named
 from lib.trees.tree import Tree
 
 PLAIN = "chain:0"  # the shape of plain decoding, which drafts nothing
@@ -127,7 +126,7 @@ class CostTable:
 
 def _fitted(rows: pd.DataFrame) -> RoundCost:
     """The cost of rounds at one batch."""
-    by_rule = np.array([not isinstance(shape_or_growth(shape), Tree) for shape in rows["shape"]])
+    by_rule = np.array([not isinstance(named(shape), Tree) for shape in rows["shape"]])
     growing, rows = rows[by_rule], rows[~by_rule]
     plain, drafts = rows[rows["shape"] == PLAIN], rows[rows["nodes"] > 0]
     check = Curve.through(rows["nodes"], (rows["verify_ms"] + rows["commit_ms"]) / 1000)
@@ -140,7 +139,7 @@ def _fitted(rows: pd.DataFrame) -> RoundCost:
 
 def _draft_model(shapes: list[str], seconds: np.ndarray) -> tuple[float, Curve]:
     """seconds = once + sum over levels of level(width), by least squares of relative errors, without negative terms."""
-    widths_of = [widths(parse(shape)) for shape in shapes]
+    widths_of = [widths(named(shape)) for shape in shapes]
     places = np.unique(np.concatenate(widths_of))
     design = np.array([[1.0, *((level_widths == place).sum() for place in places)] for level_widths in widths_of])
     once, *levels = nnls(design / seconds[:, None], np.ones(len(seconds)))[0]

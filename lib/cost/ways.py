@@ -17,7 +17,7 @@ from lib.decoding import loop
 from lib.decoding.loop import in_batches
 from lib.decoding.records import Round
 from lib.lab.timing import synchronise
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 
 GENERATE, LOOKUP = "generate", "prompt look-up"

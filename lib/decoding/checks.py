@@ -10,8 +10,8 @@ from torch import Tensor
 from lib.attention.registration import check_attention, takes_chains
 from lib.drafters.drafter import Drafter, Wrapper, alone, levels_of
 from lib.forward.passes import Output
-from lib.trees.growth.candidates import Growth
-from lib.trees.growth.registry import CHAIN, form_of
+from lib.trees.growth import Growth
+from lib.trees.names import CHAIN, form_of
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.rules import RULES

@@ -20,7 +20,7 @@ from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
 from lib.lab.timing import clocked
 from lib.models.recurrent import read_in_steps
-from lib.trees.growth.registry import shape_or_growth
+from lib.trees import named
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, GeneratorDraws
 from lib.verify.rules import RULES, verify
@@ -59,7 +59,7 @@ def generate(
     call logs its summary.
     """
     prompts = unpadded(target, input_ids, attention_mask)
-    shape = shape_or_growth(shape)
+    shape = named(shape)
     check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
     check_shape(target, shape)
     if takes_chains(target.config):

@@ -10,7 +10,7 @@ from torch import Tensor
 from lib.attention.registration import takes_chains, tree_forward
 from lib.decoding.loop import generate, stack
 from lib.models.cache import TreeCache
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
 from lib.verify.warping import warp

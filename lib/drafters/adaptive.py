@@ -14,7 +14,7 @@ from lib.drafters.drafter import Drafter, Wrapper, levels_of
 from lib.drafters.filling import Filling
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.levels import Level
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lib.drafters.drafter import Drafter
 from lib.drafters.registry import make
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 

@@ -13,7 +13,7 @@ from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import head_fill
 from lib.drafters.levels import Level, native_levels
 from lib.lab.timing import forward
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.drafters.levels import Level, plan
 from lib.forward.reduced import ReducedOutput
 from lib.lab.processor import one_thread
-from lib.trees.growth.candidates import Candidates, Growth, next_level
+from lib.trees.growth import Candidates, Growth, next_level
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.fast import without
@@ -84,9 +84,6 @@ def check_growth(rule: Growth, proposal: str = "top_k", temperature: float = 1.0
     if family == "ddtree" and gives != PER_DEPTH:
         raise ValueError(f"{rule.name!r} grows over one distribution per depth, this drafter gives one per node; take "
                          "a rule such as 'dyspec@32', or a drafter with one distribution per depth")
-    if family == "pctree" and gives != PER_PARENT:
-        raise ValueError(f"{rule.name!r} grows where one forward pass serves every parent token, as that of 'dspark' "
-                         "does, and not for this drafter; take a rule such as 'dyspec@32'")
     if proposal != "top_k" or temperature <= 0:
         raise ValueError(f"{rule.name!r} takes the most likely children by probability; the drafter's proposal is "
                          f"{proposal!r}, its temperature {temperature}: make one with 'top_k' and a temperature above "
@@ -211,12 +208,11 @@ class Filling:
 
     def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:
         """The drafts, and for each the places of its nodes among those that were forwarded."""
-        kept = None if self.static else self.shape.keep_all(self.candidates)
         drafts, places = [], []
         for row, place in enumerate(self.places):
             tree, slots, tokens, counts, reach = self.shape, range(self.shape.budget + 1), self.tokens[row], None, None
             if not self.static:
-                grown = self.candidates[row].tree(kept[row])
+                grown = self.candidates[row].tree(self.shape.keep(self.candidates[row]))
                 tree, slots, reach = grown.tree, grown.nodes.tolist(), grown.reach
                 tokens = torch.from_numpy(tokens[slots])
             elif self.proposal != "top_k":

@@ -17,7 +17,7 @@ from lib.forward.prefill import prefill
 from lib.forward.reduced import narrow
 from lib.lab.timing import forward
 from lib.models.cache import TreeCache
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 

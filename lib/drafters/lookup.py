@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Iterable, Iterator, Sequence
 
 from lib.drafters.drafter import TextDrafter, merge
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 

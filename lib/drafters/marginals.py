@@ -17,7 +17,7 @@ from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.marginals import BlockHead
 from lib.lab.processor import one_thread
 from lib.lab.timing import forward
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 

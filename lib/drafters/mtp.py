@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lib.drafters.drafter import UNKNOWN, Drafter, partial_draft, static
 from lib.models.checks import first_line
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from lib.drafters.drafter import TextDrafter
 from lib.drafters.filling import SAMPLERS, check_growth, check_proposal, top_tokens
 from lib.drafters.vocabulary import drafting
-from lib.trees.growth.candidates import Candidates, Growth, grow
+from lib.trees.growth import Candidates, Growth, grow
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.warping import warp

@@ -3,7 +3,7 @@
 from typing import Iterable, Iterator
 
 from lib.drafters.drafter import TextDrafter, merge
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 

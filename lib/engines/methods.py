@@ -12,7 +12,7 @@ from torch import Tensor
 from lib.drafters.drafter import Drafter, Wrapper
 from lib.drafters.registry import make
 from lib.replay.simulated import Recorded, rounds
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.shapes import chain
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws

@@ -16,8 +16,7 @@ from lib.engines.methods import PLAIN, Method, Setting, cut, drafts_as, shortene
 from lib.engines.vllm import NgramDrafter
 from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.lab import provenance
-from lib.trees.growth.candidates import Growth
-from lib.trees.growth.rules import Eagle2
+from lib.trees.growth import Eagle2, Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from lib.engines import llama_cpp, openvino, transformers, vllm
 from lib.engines.writer import CHAIN, DYNAMIC, FOLDER, GGUF, Dynamic, Writer
 from lib.models.registry import SHIPPED
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 
 HUB_ID = r"[\w.-]+(/[\w.-]+)?"

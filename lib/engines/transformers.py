@@ -19,7 +19,7 @@ from lib.engines.methods import Method, Setting, cut, shortened
 from lib.engines.vllm import NgramDrafter
 from lib.engines.writer import CHAIN, LONGEST, Writer
 from lib.trees import shapes
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 

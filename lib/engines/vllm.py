@@ -20,7 +20,7 @@ from lib.engines.driver import Worker
 from lib.engines.environments import Environment
 from lib.engines.methods import FORCED, PLAIN, Method, Setting, chains_as, drafts_as
 from lib.engines.writer import CHAIN, LONGEST, Writer
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 
 CHAIN, DYNAMIC = "chain", "dynamic tree"  # the forms of draft that engines know
@@ -31,7 +31,7 @@ class Dynamic:
         can grow every node of the static one.
         """
         if isinstance(tree, Growth):
-            return cls(tree.max_depth, getattr(tree, "most", tree.width), tree.budget)
+            return cls(tree.max_depth, getattr(tree, "level_width", None) or tree.width, tree.budget)
         families, inner = np.bincount(tree.parents[1:]), np.unique(tree.parents[1:])
         return cls(tree.max_depth, int(max(families.max(), np.bincount(tree.depth[inner]).max())), tree.budget)
 

@@ -22,9 +22,8 @@ from lib.lab.theme import BLACK, ROLES
 from lib.models import dialogue
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.trees import shapes
-from lib.trees.growth.candidates import Growth
-from lib.trees.growth.registry import shape_or_growth
+from lib.trees import named
+from lib.trees.growth import Growth
 from lib.trees.picture import round_svg, shaded, visible
 from lib.trees.tree import Tree
 from lib.verify.rules import RULES
@@ -203,7 +202,7 @@ class RoundsExplorer:
     def _shape(self, name: str) -> Tree | Growth:
         """The static shape or growth rule of a name. ValueError for an unknown one, or one too large to read."""
         grown_from_data = name.partition("@")[0].strip() in ("sparse", "optimal")
-        shape = shapes.parse(name, acceptance=self.acceptance) if grown_from_data else shape_or_growth(name)
+        shape = named(name, acceptance=self.acceptance if grown_from_data else None)
         if shape.budget > MOST_NODES:
             raise ValueError(f"shape {name!r} has {shape.budget} nodes: give one of at most {MOST_NODES}, to stay "
                              "readable")

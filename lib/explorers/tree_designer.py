@@ -23,7 +23,8 @@ from lib.lab.theme import ROLES
 from lib.replay import acceptance
 from lib.replay.atlas import Atlas, levels_of
 from lib.replay.rank_paths import MOST_RANK, rank_paths
-from lib.trees import shapes
+from lib.trees import named, shapes
+from lib.trees.names import COMPARED
 from lib.trees.picture import mask_svg, shaded, tree_svg
 from lib.trees.tree import ROOT, Tree
 
@@ -56,7 +57,7 @@ class TreeDesigner:
         known, self.price, self.prefix, self.seed = list(atlas.trace.ranks), price, prefix, seed
         once = {"continuous_update": False}
         self.drafter = ipywidgets.Dropdown(options=known, value=drafter or known[0], description="drafter")
-        self.name = ipywidgets.Combobox(value=name, options=(*shapes.FAMILIES, acceptance.FREQUENT),
+        self.name = ipywidgets.Combobox(value=name, options=(*COMPARED, acceptance.FREQUENT),
                                         description="start from", **once)
         self.budget = ipywidgets.BoundedIntText(16, 1, MOST_NODES, description="budget")
         self.check = ipywidgets.Text(_typed(price), description="check (ms)", placeholder="0:10, 16:12, 64:20",
@@ -170,7 +171,7 @@ class TreeDesigner:
             grown = family in (acceptance.FREQUENT, "optimal", "sparse") or not at and ":" not in name
             budget = int(name.partition("@")[2] or self.budget.value) if grown else 0
             tree = acceptance.family_tree(family, budget, self.choosing, self.drafter.value) if grown else \
-                shapes.parse(name)
+                named(name)
             if not 1 <= tree.budget <= MOST_NODES:
                 raise ValueError(f"{name!r} has {tree.budget} nodes: give a tree of 1 to {MOST_NODES}")
         except Exception as error:  # a callback's traceback would only appear in a log

@@ -69,8 +69,6 @@ STYLES: Mapping[str, Style] = {
     "eagle2": Style(BLUE, "s", DASH_DOT),
     "opttree": Style(PURPLE, "P", DASH_DOT),
     "dyspec": Style(GREEN, "D", DASH_DOT),
-    "beam": Style(SKY, "v", DASH_DOT),
-    "fork": Style(ORANGE, "^", DASH_DOT),
     "smart": Style(GREY, "p", DASH_DOT),
     "ddtree": Style(BLACK, "X", DASH_DOT),
 }

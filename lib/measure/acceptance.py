@@ -29,9 +29,10 @@ from lib.replay.acceptance import FREQUENT
 from lib.replay.recording import Competitors
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
-from lib.trees import growth, shapes
+from lib.trees import named, shapes
 from lib.trees.picture import visible
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
+from lib.trees.names import COMPARED
 from lib.trees.tree import Tree
 from lib.verify.draft import PROPOSALS
 from lib.verify.rules import simplest_rule
@@ -74,7 +75,7 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
     """
     if len(store.open("models").frame()):
         return  # it is written last
-    families = list(dict.fromkeys([*(families or [*shapes.FAMILIES, FREQUENT]), *BESIDE]))
+    families = list(dict.fromkeys([*(families or [*COMPARED, FREQUENT]), *BESIDE]))
     budgets = sorted({*budgets, depth_budget})
     deepest = max([*budgets, *chain_lengths])
     loaded = load_pairs(pairs, dtype=dtype, device=device)
@@ -320,7 +321,8 @@ def _grown(setting: tuple[str, int], recorded: Recorded, name: str, competitors:
            vocabulary: int | None, confidences: Sequence[float]) -> pd.DataFrame:
     """The rows of one rule and budget, at the temperature that accepted most on the choosing prompts."""
     choosing, judged = recorded.halves()
-    wanted = [(*setting, growth.at_budget(*setting))]
+    family, budget = setting
+    wanted = [(family, budget, named(f"{family}@{budget}"))]
     lengths = {}
     for confidence in confidences:
         rows = drafted_again(choosing, name, as_drafter(competitors[name], vocabulary, confidence), wanted)
@@ -354,7 +356,7 @@ def expected(pair, prompts: PromptSet, shape_names: Sequence[str], temperatures:
 
     All rules and shapes share the texts of a temperature, so that they are compared on the same ones.
     """
-    trees = {shape: shapes.parse(shape) for shape in shape_names}
+    trees = {shape: named(shape) for shape in shape_names}
     deepest = max((tree.max_depth for tree in trees.values()), default=0)
     siblings = max((len(tree.children(node)) for tree in trees.values() for node in range(tree.size)), default=0)
     frames = []

@@ -22,7 +22,7 @@ from lib.attention.backends import BACKENDS, refusal
 from lib.attention.operator import tree_attention
 from lib.lab import processor, timing
 from lib.lab.chapter import Store
-from lib.trees import shapes
+from lib.trees import named
 from lib.trees.tree import Tree
 
 OURS = tuple(name for name in BACKENDS if name != "reference")
@@ -64,7 +64,7 @@ class Cell:
     @property
     def tree(self) -> Tree:
         """The tree of the cell's draft length, its root included."""
-        return shapes.at_budget(self.shape, self.draft - 1) if self.draft > 1 else Tree([-1])
+        return named(f"{self.shape}@{self.draft - 1}") if self.draft > 1 else Tree([-1])
 
 
 def measure(store: Store, *, device: str, batches: Sequence[int], prefixes: Sequence[int], drafts: Sequence[int],

@@ -24,7 +24,7 @@ from lib.lab.chapter import Store
 from lib.models import prompts as prompt_files
 from lib.replay.acceptance import tally
 from lib.replay.trace import loop_start
-from lib.trees.growth.registry import shape_or_growth
+from lib.trees import named
 
 MODEL = "model "  # before the name of a language model that drafts
 PLAIN, NO_SHAPE = "none", "root"  # decoding without a drafter, and the tree that it verifies
@@ -52,7 +52,7 @@ def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], furt
     shapes = [shape for shape in shapes if all(checkable(pair.target, [shape]) == [shape] for pair in loaded)]
     shapes = shapes or [SHORT_CHAIN]
     grown = grown if not any(takes_chains(pair.target.config) for pair in loaded) else ()
-    deepest = max(shape_or_growth(shape).max_depth for shape in shapes)
+    deepest = max(named(shape).max_depth for shape in shapes)
     table = store.open("drafters")
     done = {(target, prompt) for target, _, _, prompt, _ in table.keys()}
     for target, group in by_target.items():
@@ -158,7 +158,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
                      about | {"drafter": PLAIN, "shape": NO_SHAPE, "budget": 0})
         for label, shape in random.Random(f"{seed}/{name}").sample(settings, len(settings)):
             drafter = drafter_of(label, shape, ids, plain.new_tokens)
-            setting = {"drafter": label, "shape": shape, "budget": shape_or_growth(shape).budget}
+            setting = {"drafter": label, "shape": shape, "budget": named(shape).budget}
             rows += _rows(run(drafter, shape, ids), plain, drafter, first.target, about | setting)
         yield rows
 

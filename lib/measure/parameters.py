@@ -31,8 +31,7 @@ from lib.models.registry import sources
 from lib.models.workloads import of_folder
 from lib.replay import log_lines
 from lib.replay.acceptance import FREQUENT
-from lib.trees import shapes
-from lib.trees.growth.registry import at_budget as grown_at
+from lib.trees import named
 
 Values = Mapping[str, Value]
 Check = Callable[[str, Values], None]
@@ -135,15 +134,15 @@ def each_name(read: Callable[[str, Values], object], sized: bool = True) -> Chec
 def _family(name: str, values: Values) -> None:
     """A family of shapes; trees of FREQUENT need a trace of a pair."""
     if name != FREQUENT or "pairs" not in values:
-        shapes.at_budget(name, 1, acceptance=[0.5])
+        named(f"{name}@1", acceptance=[0.5])
 
 
 nodes = bounded(lambda value: value <= MOST_NODES, f"at most {MOST_NODES} draft nodes")
 lengths = bounded(lambda value: type(value) is int and 1 <= value <= MOST_NODES, f"lengths of 1 to {MOST_NODES} tokens")
 temperatures = bounded(lambda value: 0 <= value < inf, "0 (greedy) or more")
 above_zero = bounded(lambda value: 0 < value < inf, "more than 0, where tokens are sampled")
-tree, family = each_name(lambda name, values: shapes.parse(name)), each_name(_family)
-growth_rule = each_name(lambda name, values: grown_at(name, values["depth_budget"]))
+tree, family = each_name(lambda name, values: named(name)), each_name(_family)
+growth_rule = each_name(lambda name, values: named(f"{name}@{values['depth_budget']}"))
 drafter = each_name(lambda name, values: check_drafter(name), sized=False)
 
 

@@ -22,7 +22,7 @@ from lib.forward.load import load_pair, load_pairs
 from lib.models.prompts import load as load_prompts
 from lib.replay import live
 from lib.replay.recording import room
-from lib.trees.shapes import parse
+from lib.trees import named
 from lib.trees.tree import Tree
 from lib.verify.proof import bounds, enumeration, sources
 from lib.verify.proof.languages import HARD, Logits, random_pair
@@ -64,7 +64,7 @@ def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof
     made_for = [*LOSSLESS.items(), (BOUND, ""), ("naive", "iid")]
     wanted = wanted_rows(exact_shapes, made_for, agreements=[agreement], **main)
     wanted |= wanted_rows([exact_shapes[0], exact_shapes[-1]], lossy, agreements=[agreement], **main)
-    wanted |= wanted_rows(exact_shapes[-1:], sampled_rules(parse(exact_shapes[-1])), agreements=[agreement], **main)
+    wanted |= wanted_rows(exact_shapes[-1:], sampled_rules(named(exact_shapes[-1])), agreements=[agreement], **main)
     wanted |= wanted_rows([shape for shape in exact_shapes if not shape.startswith("chain")],
                           [(rule, LOSSLESS[rule]) for rule in ("without_replacement", "multi_step")],
                           agreements=agreements, **main)
@@ -117,7 +117,7 @@ def exact_rows(cases_of: Mapping[Setting, Pairs]) -> list[dict]:
     rows = []
     for setting, cases in cases_of.items():
         vocabulary, seed, language, agreement, temperature, shape = setting
-        tree = parse(shape)
+        tree = named(shape)
         target_logits = Logits.random(vocabulary, tree.max_depth, torch.Generator().manual_seed(seed + language))
         related = target_logits.related(agreement, torch.Generator().manual_seed(seed + language + 1_000_003))
         target, drafter = target_logits.language(temperature), related.language(temperature)
@@ -144,7 +144,7 @@ def proof(store: Store, shapes: Sequence[str], random: int) -> None:
     table = store.open("rules_proof")
     done, missing = table.keys(), []
     for shape, kind in product(shapes, (RANDOM, HARDEST)):
-        tree = parse(shape)
+        tree = named(shape)
         published = (sources.RATIO, sources.AGAIN) if tree.is_path else ()
         cases = sampled_rules(tree) + [(name, sources.PROPOSAL) for name in published]
         missing += [(*case, shape, kind) for case in cases if (*case, shape, kind) not in done]
@@ -155,7 +155,7 @@ def proof(store: Store, shapes: Sequence[str], random: int) -> None:
 def proof_row(case: tuple[str, str, str, str], random: int) -> dict:
     """The row of a rule, proposal, shape and kind of languages."""
     rule, proposal, shape, kind = case
-    tree, languages = parse(shape), map(random_pair, range(random)) if kind == RANDOM else HARD.values()
+    tree, languages = named(shape), map(random_pair, range(random)) if kind == RANDOM else HARD.values()
     known = RULES.get(rule)
     distances = [enumeration.distance(enumeration.law(rule, *pair, tree, proposal), pair[0], tree.max_depth + 1)
                  if known else sources.distance(rule, *pair, tree) for pair in languages]

@@ -27,7 +27,7 @@ from lib.models import workloads
 from lib.replay import acceptance, simulated
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
-from lib.trees import shapes
+from lib.trees import named
 
 SHAPES = ("chain:1", "chain:2", "chain:4", "chain:7", "independent:2@8", "kary:2@14")
 READERS = ("lookup", "sam")
@@ -56,15 +56,15 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     able = candidates.entrants([pair], specs) if specs else []
     modelled = [one for one in able if one.drafter.traits.replay == BY_RANKS]
     names = checkable(pair.target, SHAPES)
-    deepest = max(shapes.parse(name).max_depth for name in names)
+    deepest = max(named(name).max_depth for name in names)
     room = pair.window - new_tokens - deepest - 2 if pair.window else np.inf
     for length in (length for length in lengths if length < 0.9 * room):
         prompts = workloads.of_length(pair.tokenizer, length, texts=texts)
         recorded = candidates.record(pair, modelled, prompts, new_tokens, deepest)
         ruler = ExcerptDrafter(prompts.ids, pair.vocabulary, order)
-        walks = {(reader, name): simulated.rounds(recorded, drafter, shapes.parse(name))
+        walks = {(reader, name): simulated.rounds(recorded, drafter, named(name))
                  for reader, drafter in readers.items() for name in names}
-        walks |= {(one.name, name): acceptance.rounds_of(recorded.trace, shapes.parse(name), one.name)
+        walks |= {(one.name, name): acceptance.rounds_of(recorded.trace, named(name), one.name)
                   for one in modelled for name in names}
         tallies = {way: acceptance.tally_walk(recorded.trace, walk) for way, walk in walks.items()}
         rounds.append(_rounds(recorded.trace, walks[last, EXPLAINED]).assign(length=length))
@@ -124,7 +124,7 @@ def _row(reader: str, name: str, tally: pd.DataFrame, price, rng: np.random.Gene
     """The predicted speed of a drafter with a shape: tokens per round over its duration in plain rounds. Rounds within
     loops do not count.
     """
-    tree, before = shapes.parse(name), tally[tally["stretch"] == "before"]
+    tree, before = named(name), tally[tally["stretch"] == "before"]
     sums = (before if len(before) else tally).groupby("prompt")[["accepted", "rounds"]].sum()
     check = float((price.draft(tree) + price.check(tree.budget)) / price.plain)
     speed = stats.ratio(sums["accepted"] + sums["rounds"], sums["rounds"] * check, rng)

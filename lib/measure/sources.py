@@ -14,7 +14,7 @@ from lib.cost.recommendation import Recommendation
 from lib.cost.round_cost import FREE, RULER, CostTable, RoundCost
 from lib.lab import stats, tables
 from lib.lab.chapter import Store
-from lib.trees import shapes
+from lib.trees import named
 
 LENGTH, PAIR, TASK, SCENARIO = "draft length", "pair", "task", "scenario"
 FROM_TRACE = ("sparse", "optimal", "frequent")  # families of trees that are made of recorded text
@@ -177,7 +177,7 @@ class Measured:
         free = not price.once and not price.level(1)
         if not free and row.family in FROM_TRACE:
             return float("nan")
-        drafting = 0.0 if free else price.draft(shapes.at_budget(row.family, row.budget))
+        drafting = 0.0 if free else price.draft(named(f"{row.family}@{row.budget}"))
         share = row.drafted / row.budget
         return 1 - share + share * (drafting + price.check(row.budget)) / price.plain
 

@@ -39,8 +39,8 @@ from lib.models.checks import DTYPES
 from lib.models.load import Pair
 from lib.models.prompts import load as load_prompts
 from lib.models.registry import sources
-from lib.trees import shapes
-from lib.trees.growth.candidates import Growth
+from lib.trees import named, shapes
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 
 PLAIN = "loop, plain"
@@ -69,7 +69,7 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
     pair = load_pair(pairs[0], dtype=dtype, device=device)
     drafters, more_shapes = possible(pair, drafters), checkable(pair.target, more_shapes)
     policy = policy if policy in possible(pair, [policy]) else "lookup"
-    deepest = max(shapes.parse(tree).max_depth for tree in (chain, *more_shapes, f"chain:{most_depth}"))
+    deepest = max(named(tree).max_depth for tree in (chain, *more_shapes, f"chain:{most_depth}"))
     longest = pair.window - new_tokens - 1 - deepest - 1 if pair.window else None
     texts = load_prompts(prompts, pair.tokenizer, limit=longest, first=choose_prompts + judge_prompts)
     kinds = list(dict.fromkeys(texts.kinds))[: most_kinds or None]  # the first kinds of text; 0: all
@@ -96,7 +96,7 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, choose_prompts:
         choice = advised.at(batch)
         able = pair if choice.pair == pair.name else load_pair(choice.pair, dtype=dtype, device=device)
         price = [costs.at(pair.target_name, name, batch=batch) for name in (RULER, policy)]
-        ways = all_of(pair, trees, draft=max(1, shapes.parse(chain).max_depth), new_tokens=new_tokens)
+        ways = all_of(pair, trees, draft=max(1, named(chain).max_depth), new_tokens=new_tokens)
         ways += [drafted(ADVISED, able, choice.drafter, choice.tree, choice.shape, new_tokens),
                  adaptive(pair, policy, *price, most_depth, new_tokens)]
         race(table, pair, ways, judged, batch=batch, repeats=repeats, generator=order)

@@ -20,7 +20,7 @@ from lib.lab.chapter import Store
 from lib.models.prompts import FAMILY, PromptSet
 from lib.models.prompts import load as load_prompts
 from lib.replay import acceptance, simulated
-from lib.trees import shapes
+from lib.trees import named
 
 SHAPES = ("chain", "kary:2")
 DEEPEST = 16  # levels of the longest chain
@@ -58,7 +58,7 @@ def rows_of(pair, choosing: PromptSet, judged: PromptSet, budgets: Sequence[int]
     recorded = candidates.record(pair, (), judged, new_tokens, DEEPEST)
     trace = recorded.trace
     replayed = {"lookup": LookupDrafter(), "sam": SuffixAutomatonDrafter(), "ngrams": NgramDrafter(tables)}
-    trees = {(family, budget): shapes.at_budget(family, budget) for family in checkable(pair.target, SHAPES)
+    trees = {(family, budget): named(f"{family}@{budget}") for family in checkable(pair.target, SHAPES)
              for budget in budgets if family != "chain" or budget <= DEEPEST}
     for (family, budget), tree in trees.items():
         about = dict(target=pair.target_name, family=family, budget=budget)

@@ -8,10 +8,10 @@ import pandas as pd
 from lib.replay.exact import Walk, chained, rounds
 from lib.replay.rank_paths import frequent, windows
 from lib.replay.trace import Trace
-from lib.trees import shapes
+from lib.trees import named
 from lib.trees.tree import Tree
 
-FREQUENT = "frequent"  # the family of the most frequent rank paths, in addition to those of `shapes.FAMILIES`
+FREQUENT = "frequent"  # the family of the most frequent rank paths, in addition to those of `names.COMPARED`
 DEEPEST = 64  # depths and ranks from which trees are grown
 RANKS = 16
 
@@ -127,7 +127,7 @@ def family_tree(family: str, budget: int, trace: Trace, drafter: str) -> Tree:
     if family == FREQUENT:
         return frequent(trace, budget, drafter)
     measured = {"sparse": acceptance_by_depth_and_rank, "optimal": acceptance_by_rank}.get(family)
-    return shapes.at_budget(family, budget, acceptance=measured(trace, drafter) if measured else None)
+    return named(f"{family}@{budget}", acceptance=measured(trace, drafter) if measured else None)
 
 
 def evaluate(trace: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]]) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """The atlas: recorded traces as data, on which a new tree or growth rule can be tried without a model.
 
     atlas = load("base.continuation")
-    evaluate(atlas, "tiny", shapes.parse("kary:2@14"))
+    evaluate(atlas, "tiny", named("kary:2@14"))
     evaluate_rule(atlas, "tiny", lambda candidates: candidates.best(8))
 
 A file holds one target's greedy continuations: the prompts' tokens, the trace (see `trace.Trace`),
@@ -30,8 +30,8 @@ from lib.replay import acceptance, simulated, trace
 from lib.replay.exact import Walk
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
-from lib.trees.growth.candidates import Candidates
-from lib.trees.growth.registry import parse as parse_rule
+from lib.trees import named
+from lib.trees.growth import Candidates
 from lib.trees.tree import NO_PARENT, Tree
 from lib.verify.draft import Draft, Draws
 
@@ -122,7 +122,7 @@ def levels_of(known: Trace, drafter: str) -> float:
 
 def evaluate_rule(atlas: Atlas, drafter: str, keep: Callable[[Candidates], Sequence[int]]) -> pd.DataFrame:
     """The same for a rule that keeps some nodes of each draft: keep(candidates) gives the draft nodes of the tree, each
-    with its parent (see `growth.candidates.Candidates`, whose `best(n)` is DySpec).
+    with its parent (see `growth.Candidates`, whose `best(n)` is DySpec).
 
     ValueError for a drafter without drafts, and for a node without its parent.
     """
@@ -182,8 +182,8 @@ class _AtEachToken(Wrapper):
 def drafts_of(recorded: Recorded, drafter: Drafter) -> Drafts:
     """The best-first draft of a drafter that grows trees, at each transition at which rounds count."""
     known, traits = recorded.trace, drafter.traits
-    family = "ddtree" if traits.per_depth else "pctree" if traits.one_pass else "dyspec"
-    rule = parse_rule(f"{family}:{min(DEPTH, drafter.deepest or DEPTH)}@{NODES}")
+    family = "ddtree" if traits.per_depth else "dyspec"
+    rule = named(f"{family}:{min(DEPTH, drafter.deepest or DEPTH)}@{NODES}")
     seen = _AtEachToken(copy.copy(drafter), rule)
     simulated.rounds(recorded, seen, ROOT_ALONE)
     running = np.flatnonzero(known.starts(0) > 0)

@@ -17,7 +17,7 @@ from lib.drafters.registry import make
 from lib.lab import cluster
 from lib.replay import acceptance
 from lib.replay.trace import loop_start
-from lib.trees import shapes
+from lib.trees import named
 
 ROWS = 16  # prompts per batch
 PromptBatch = tuple[int, tuple[Tensor, ...]]  # the place of the first prompt among all, and the prompts int64[T]
@@ -39,7 +39,7 @@ def run(setting: Live, pair, prompts, *, new_tokens: int, seed: int) -> pd.DataF
     """
     generation = joined(cluster.spread(_batch, batches(prompts.ids, ROWS), setting, pair, new_tokens, seed))
     return tally(generation, prompts.names, prompts.kinds).assign(
-        pair=pair.name, **vars(setting), budget=shapes.parse(setting.shape).budget)
+        pair=pair.name, **vars(setting), budget=named(setting.shape).budget)
 
 
 def _batch(batch: PromptBatch, setting: Live, pair, new_tokens: int, seed: int) -> Generation:

@@ -32,7 +32,7 @@ from lib.replay.acceptance import DEEPEST
 from lib.replay.expectation import chances
 from lib.replay.simulated import Recorded
 from lib.replay.trace import BY_DRAFTER, PADDING, Trace, join, loop_start
-from lib.trees import shapes
+from lib.trees import named
 from lib.verify.warping import warp
 
 MOST_PROBABILITIES = 1 << 26  # of one model in memory at the same time
@@ -180,7 +180,7 @@ def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Seq
     tree and 1 token past the limit; None without a window. deepest: levels of trees that are replayed.
     """
     windows = [pair.window for pair in pairs if pair.window]
-    live = max((shapes.parse(shape).max_depth for shape in live_shapes), default=0)
+    live = max((named(shape).max_depth for shape in live_shapes), default=0)
     return min(windows) - max(new_tokens + deepest, live_tokens + live) - 1 if windows else None
 
 

@@ -23,7 +23,7 @@ from lib.decoding.checks import WithinWindow
 from lib.drafters.drafter import LIVE, Drafter, LeadingChain
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
-from lib.trees.growth.candidates import Growth
+from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import GeneratorDraws
 

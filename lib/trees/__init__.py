@@ -1,10 +1,10 @@
-"""Draft trees: the tree itself, static shapes, growth rules and drawings.
+"""Draft trees: the tree itself, static shapes, growth rules, their names and drawings.
 
-Start at `tree` (the frozen `Tree`: parents determine depth, rank, mask and paths). `shapes` has the static shapes by
-name, `grown_shapes` those that are grown from measured acceptance, `rank_model` a model of acceptance by rank,
-`growth` the rules that grow a tree in every round, `picture` trees for screens, `drawing` figures of many shapes.
+Start at `tree` (the frozen `Tree`: parents determine depth, rank, mask and paths). `shapes` has the static shapes,
+`growth` the rules that grow a tree in every round, `names` reads both by name (`named`), `picture` draws trees.
 """
 
-from lib import lazy_exports
+from lib.trees.names import named
+from lib.trees.tree import NO_PARENT, ROOT, Tree
 
-__getattr__, __all__ = lazy_exports(__name__, tree=("NO_PARENT", "ROOT", "Tree"))
+__all__ = ["NO_PARENT", "ROOT", "Tree", "named"]

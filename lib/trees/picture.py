@@ -1,20 +1,27 @@
-"""A tree as an SVG element for screens: explorers and the report share it. Each node is a group with the class "node"
-and its number in `data-node`, so that a few lines of script can answer clicks, keys and the pointer; pages show frames,
-which `lib/lab/page.js` makes a slider of.
+"""Drawn trees: SVG elements for screens, which explorers and the report share, and figures of many shapes.
+
+In an SVG each node is a group with the class "node" and its number in `data-node`, so that a few lines of script can
+answer clicks, keys and the pointer; pages show frames, which `lib/lab/page.js` makes a slider of.
 """
 
 import re
 from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
 
-from lib.lab.theme import BLACK, ROLES, styles_of
-from lib.trees.tree import Tree
+from lib.lab.theme import BLACK, ROLES, shown, styles_of
+from lib.trees.tree import ROOT, Tree
 
 ACROSS, DOWN, RADIUS = 42, 50, 16  # of a tree with its root on top: between neighbours, between levels, of a node
 CHARACTER, LINE = 7.8, 30  # of a tree with its root on the left: the width of a letter, the height of a row
 LONGEST, UNKNOWN = 12, "\ufffd"  # characters of a token that a label shows; the sign for one that cannot be printed
+PALEST = 0.88  # the grey of a node of a figure that is never accepted
 STYLE = (".tree .note{font-size:10px;fill:#555}.tree rect{stroke:#fff}"
          ".tree line{stroke:#b5b5b5;vector-effect:non-scaling-stroke}"
          f".tree .lit{{stroke:{BLACK};stroke-width:2.4}}")
@@ -192,3 +199,47 @@ def positions(tree: Tree) -> np.ndarray:
     for node in range(1, tree.size):
         across[node] = across[tree.parents[node]] + shift[node]
     return across - across.min()
+
+
+def gallery(trees: Mapping[str, Tree], *, weights: Mapping[str, Sequence[float]] | None = None,
+            notes: Mapping[str, str] | None = None, columns: int = 4) -> Figure:
+    """Shapes side by side, each filling its panel, in its strategy's colour.
+
+    weights: by name float[m] in [0, 1], how strongly each node is coloured. notes: by name a line below the title.
+    """
+    columns = min(columns, len(trees))
+    rows = -(-len(trees) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(2.75 * columns, 2.4 * rows), squeeze=False,
+                                layout="constrained")
+    for axis in axes.flat[len(trees):]:
+        axis.set_visible(False)
+    styles = styles_of(trees)
+    for axis, (name, tree) in zip(axes.flat, trees.items()):
+        _draw(tree, axis, styles[name].colour, (weights or {}).get(name, np.ones(tree.size)))
+        axis.text(0, 1.0, (notes or {}).get(name, ""), transform=axis.transAxes, fontsize=8.5, color="#444444")
+        axis.set_title(shown(name), color=styles[name].colour, pad=16 if notes else 6)
+    return figure
+
+
+def _draw(tree: Tree, axis: Axes, colour: str, weights: Sequence[float]) -> None:
+    """A tree with its root on top."""
+    points = np.column_stack((positions(tree), -tree.depth.astype(float)))
+    low, high = points.min(axis=0), points.max(axis=0)
+    axis.set_xlim(low[0] - 1.2, high[0] + 1.2)  # a chain must not fill the width with one node
+    axis.set_ylim(-max(tree.max_depth, 3) - 0.5, 0.5)
+    axis.set_axis_off()
+    axis.add_collection(LineCollection(np.stack((points[tree.parents[1:]], points[1:]), axis=1), colors="#B5B5B5",
+                                       linewidths=0.9, zorder=1))
+    strength = np.clip(np.asarray(weights, dtype=float), 0, 1)[:, None]
+    colours = strength * np.array(to_rgba(colour)[:3]) + (1 - strength) * PALEST
+    colours[ROOT] = to_rgba(ROLES["root"])[:3]
+    box, spans = axis.get_window_extent(), np.ptp(points, axis=0) + 1.2
+    room = 0.62 * min(box.width / spans[0], box.height / spans[1]) * 72 / axis.figure.dpi
+    width = float(np.clip(room, 2.0, 17.0))
+    axis.scatter(*points.T, s=width**2, c=colours, edgecolors="white", linewidths=min(0.8, width / 10), zorder=3)
+
+
+def describe(tree: Tree) -> str:
+    """A tree's form in words: nodes, depth, leaves."""
+    nodes, leaves = tree.budget, len(tree.leaves)
+    return f"{nodes} node{'s' * (nodes != 1)}, depth {tree.max_depth}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"

@@ -1,197 +1,217 @@
-"""Static shapes of a draft tree: by their own parameters, by family at any budget, and by name."""
+"""Static shapes of a draft tree: of a given branching, and grown from measured acceptance."""
 
 from __future__ import annotations
 
-import re
+import heapq
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from inspect import signature
 
-from lib.trees.grown_shapes import expected_accepted, optimal, reach, sparse, whole_number
+import numpy as np
+
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 
-__all__ = ["FAMILIES", "at_budget", "chain", "comb", "expansion", "expected_accepted", "independent", "kary", "optimal",
-           "parse", "reach", "sparse", "split_name", "star"]
-
-# The families that figures and tables compare, each at any budget, with a short description.
-FAMILIES = {
-    "chain": "one path of favourites",
-    "star": "candidates for the next token alone",
-    "independent:2": "two chains that share the root",
-    "independent:4": "four chains that share the root",
-    "kary:2": "complete binary tree",
-    "kary:3": "complete ternary tree",
-    "comb:3": "a chain with two alternatives beside each node",
-    "expansion:2,2,1": "SpecInfer <2,2,1>, then chains",
-    "expansion:1,1,3,1,1,1,1,1": "SpecInfer <1,1,3,1,1,1,1,1>, then chains",
-    "sparse": "largest path products by depth and rank (Medusa)",
-    "optimal": "longest expected path by rank (Sequoia)",
-}
 ENDLESS = sys.maxsize
 MOST_NODES = 1 << 16  # far more than one forward pass can verify; a typed "kary:9,9" must not fill the memory
-# (depth of a node, whether all nodes of its path are favourites) -> its number of children
-ChildCount = Callable[[int, bool], int]
+Path = tuple[int, ...]  # a node as the ranks along its path
 
 
 def chain(length: int) -> Tree:
     """One path of favourites (Leviathan et al. 2023); length 0 drafts nothing."""
-    return expansion([1] * _levels(length, "length", least=0))
-
-
-def independent(count: int, length: int) -> Tree:
-    """`count` chains of `length` nodes that share only the root: the drafter's best first tokens, each continued."""
-    return expansion([whole_number(count, "count")] + [1] * (_levels(length, "length") - 1))
-
-
-def kary(branching: int, depth: int) -> Tree:
-    """The complete tree in which every node above `depth` has `branching` children."""
-    return expansion([whole_number(branching, "branching")] * _levels(depth, "depth"))
-
-
-def expansion(branching_by_depth: Sequence[int]) -> Tree:
-    """<k1, k2, ...>: every node at depth d has k_(d+1) children (SpecInfer, section 3)."""
-    branching = [whole_number(branches, "branching") for branches in branching_by_depth]
-    nodes, width = 0, 1
-    for branches in branching:
-        width *= branches
-        nodes = _few_enough(nodes + width)
-    return _level_order(lambda depth, favourite: branching[depth], nodes)
+    return level_order(whole_number(length, "length", least=0))
 
 
 def star(count: int) -> Tree:
     """`count` candidates for the next token and nothing below them: width without depth, the opposite of a chain."""
-    return expansion([whole_number(count, "count")])
+    return level_order(whole_number(count, "count", least=0), then=ENDLESS)
+
+
+def independent(count: int, length: int) -> Tree:
+    """`count` chains of `length` nodes that share only the root: the drafter's best first tokens, each continued."""
+    count, length = whole_number(count, "count"), whole_number(length, "length")
+    return level_order(count * length, [count])
+
+
+def kary(branching: int, depth: int) -> Tree:
+    """The complete tree in which every node above `depth` has `branching` children."""
+    return expansion([branching] * _few_enough(whole_number(depth, "depth")))
 
 
 def comb(branching: int, depth: int) -> Tree:
     """A chain of favourites, each with `branching` - 1 siblings that have no children."""
-    return _level_order(_comb(branching), branching * whole_number(depth, "depth"))
+    return level_order(branching * whole_number(depth, "depth"), then=branching, favourites_only=True)
 
 
-def at_budget(name: str, budget: int, *, acceptance=None) -> Tree:
-    """A family at a budget: exactly `budget` draft nodes, for any budget from 0 on.
+def expansion(branching_by_depth: Sequence[int]) -> Tree:
+    """<k1, k2, ...>: every node at depth d has k_(d+1) children (SpecInfer, section 3)."""
+    budget, width = 0, 1
+    for branching in branching_by_depth:
+        width *= whole_number(branching, "branching")
+        budget = _few_enough(budget + width)
+    return level_order(budget, branching_by_depth)
 
-    "chain", "star", "independent:COUNT", "kary:BRANCHING", "comb:BRANCHING" and "expansion:K1,K2,..." take their first
-    nodes in level order, left to right, so that the tree of a smaller budget is the beginning of a larger one; an
-    expansion continues as chains below its last level (k = 1). "delayed:LENGTH,COUNT" is a path after which COUNT
-    independent branches continue (delayed tree expansion, arXiv 2602.16994). "sparse", "optimal" and
-    "optimal:MAX_DEPTH" are grown from `acceptance`: float[R] by rank, for "sparse" also float[D, R] by depth and rank.
+
+def level_order(budget: int, first_levels: Sequence[int] = (), then: int = 1, favourites_only: bool = False) -> Tree:
+    """The first `budget` draft nodes of an endless tree, level by level, left to right.
+
+    So the tree of a smaller budget is the beginning of a larger one. first_levels: the number of children of a node at
+    depth 0, 1, ...; then: that of all deeper nodes. favourites_only: whether only favourites of favourites have
+    children.
     """
-    key, numbers = split_name(name)
-    family, budget = _REGISTRY[key], whole_number(budget, "budget", least=0)
-    if family.grow is None:
-        return _level_order(_made(name, family.children, *numbers), budget)
-    if acceptance is None:
-        raise ValueError(f"shape {name!r} is grown from measurements: pass acceptance=, the acceptance by rank")
-    return _made(name, family.grow, acceptance, budget, *numbers)
+    for branching in (*first_levels, then):
+        whole_number(branching, "branching")
+    _few_enough(budget)
+    parents, level, depth = [NO_PARENT], [(ROOT, True)], 0
+    while len(parents) <= budget:
+        branching, next_level = first_levels[depth] if depth < len(first_levels) else then, []
+        for parent, favourite in level:
+            missing = budget + 1 - len(parents)
+            for rank in range(min(branching, missing) if favourite or not favourites_only else 0):
+                next_level.append((len(parents), favourite and rank == 0))
+                parents.append(parent)
+        level, depth = next_level, depth + 1
+    return Tree(parents)
 
 
-def parse(shape: str | Tree, *, acceptance=None) -> Tree:
-    """The tree of a name; a Tree passes through.
+def sparse(acceptance_by_depth_and_rank, budget: int) -> Tree:
+    """The `budget` nodes of largest path product, grown greedily (Medusa, section 2.3.3); ranks may have gaps.
 
-    Fixed shapes are "chain:5", "star:4", "independent:4x8" (count, length), "kary:2,3" (branching, depth), "comb:3,4",
-    "expansion:2,2,1"; FAMILY@BUDGET is `at_budget`, as in "kary:2@16" or "optimal@32". ValueError names the
-    part of the name that is wrong.
+    acceptance_by_depth_and_rank: float[D, R] in [0, 1], row d for depth d + 1; float[R] holds for every depth.
+    Ties go to the shallower node, then to the better ranks. ValueError if D and R leave too few nodes.
     """
-    if isinstance(shape, Tree):
-        return shape
-    name, at, budget = str(shape).partition("@")
-    if at:
-        if not budget.isdecimal():
-            raise ValueError(f"shape {shape!r} has budget {budget!r}: give a whole number after the @, as in 'chain@8'")
-        return at_budget(name, int(budget), acceptance=acceptance)
-    key, numbers = split_name(name)
-    if _REGISTRY[key].fixed is None:
-        raise ValueError(f"shape {shape!r} needs a budget: write '{name}@16'")
-    return _made(name, _REGISTRY[key].fixed, *numbers)
+    acceptance = probabilities(acceptance_by_depth_and_rank, dimensions=(1, 2))
+    budget = whole_number(budget, "budget", least=0)
+    if acceptance.ndim == 1:
+        acceptance = np.tile(acceptance, (budget, 1))
+    tree = best_first(lambda path: acceptance[len(path)], budget, len(acceptance))
+    if tree.budget < budget:
+        raise ValueError(f"budget {budget} is more than the {tree.budget} nodes that acceptance of shape "
+                         f"{acceptance.shape} (depths, ranks) allows: give more depths or ranks, or a smaller budget")
+    return tree
 
 
-@dataclass(frozen=True)
-class _Family:
-    """The functions that make a family's trees from the whole numbers of a name.
+def best_first(children: Callable[[Path], Sequence[float]], budget: int, max_depth: int) -> Tree:
+    """The nodes of largest product of probabilities along the path, one node at a time from a heap.
 
-    fixed: from the family's own parameters. children: a node's number of children, for any budget. grow: from
-    measured acceptance and a budget.
+    children(path): the probabilities of the node's children by rank. Ties go to the shallower node, then to the better
+    ranks. The tree is smaller than its budget if `max_depth` and the children leave too few nodes.
     """
+    chosen: list[Path] = []
+    frontier: list[tuple[float, int, Path]] = []
 
-    fixed: Callable[..., Tree] | None = None
-    children: Callable[..., ChildCount] | None = None
-    grow: Callable[..., Tree] | None = None
+    def offer_children(path: Path, product: float) -> None:
+        if len(path) < max_depth:
+            for rank, probability in enumerate(children(path)):
+                heapq.heappush(frontier, (-product * probability, len(path) + 1, path + (rank,)))
 
-
-def _made(name: str, make: Callable, *arguments):
-    """What a family's function makes. ValueError where it takes another count of numbers than the name gives."""
-    try:
-        signature(make).bind(*arguments)
-    except TypeError:
-        raise ValueError(f"shape {name!r} has too few or too many parameters: write a fixed shape ({_EXAMPLES}) or a "
-                         "family at a budget ('kary:2@16', 'chain@8', 'optimal@32')") from None
-    return make(*arguments)
-
-
-def _expansion(first: int, *others: int) -> ChildCount:
-    branching = [whole_number(branches, "branching") for branches in (first, *others)]
-    return lambda depth, favourite: branching[depth] if depth < len(branching) else 1
+    offer_children((), 1.0)
+    while frontier and len(chosen) < budget:
+        negative_product, _, path = heapq.heappop(frontier)
+        chosen.append(path)
+        offer_children(path, -negative_product)
+    return Tree.from_choices(chosen)
 
 
-def _kary(branching: int) -> ChildCount:
-    whole_number(branching, "branching")
-    return lambda depth, favourite: branching
+def optimal(acceptance_by_rank, budget: int, max_depth: int | None = None) -> Tree:
+    """The tree of `budget` nodes with the largest expected accepted length (Sequoia, Alg. 1; its p_k by child rank).
+
+    acceptance_by_rank: float[R] in [0, 1], entry r the probability that the target accepts the child of rank r.
+    Siblings have the first ranks, without gaps. ValueError if R and max_depth leave too few nodes.
+    """
+    acceptance, limited = probabilities(acceptance_by_rank, dimensions=(1,)), max_depth is not None
+    budget = whole_number(budget, "budget", least=0)
+    tables = [_best_subtrees(acceptance[:0] if limited else acceptance, budget + 1)]  # of depth 0: one node
+    for _ in range(min(whole_number(max_depth, "max_depth", least=0), budget) if limited else 0):
+        tables.append(_best_subtrees(acceptance, budget + 1, below=tables[-1][0]))
+    if np.isneginf(tables[-1][0][budget + 1]):
+        raise ValueError(f"no tree of {budget} nodes has at most {len(acceptance)} children per node and depth "
+                         f"{max_depth}: give more ranks, a larger max_depth, or a smaller budget")
+    choices, pending = [], [((), budget + 1, len(tables) - 1)]
+    while pending:
+        path, size, level = pending.pop()
+        _, branches, last = tables[level]
+        for rank in reversed(range(branches[size])):
+            child_size = last[rank + 1, size]
+            choices.append(path + (rank,))
+            pending.append((path + (rank,), child_size, level - limited))
+            size -= child_size
+    return Tree.from_choices(choices)
 
 
-def _comb(branching: int) -> ChildCount:
-    whole_number(branching, "branching")
-    return lambda depth, favourite: branching if favourite else 0
+def _best_subtrees(acceptance: np.ndarray, largest: int,
+                   below: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The best subtrees by their size N, root included: their value float[N + 1] and number of branches int64[N + 1],
+    and by number of branches the size of the last child's subtree, int64[B + 1, N + 1].
+
+    T[size, b] = max over m of T[size - m, b - 1] + P[b] Tmax[m]; `below` is Tmax of the next level. Without a limit on
+    depth (`below` is None) Tmax is the table's own maximum, which is complete for m < size.
+    """
+    branches_most = min(len(acceptance), largest - 1)
+    table = np.full((branches_most + 1, largest + 1), -np.inf)
+    taken = np.zeros((branches_most + 1, largest + 1), dtype=np.int64)
+    table[0, 1] = 1.0
+    value = np.full(largest + 1, -np.inf)
+    value[1] = 1.0
+    below = value if below is None else below
+    for size in range(2, largest + 1):
+        for branch in range(1, min(branches_most, size - 1) + 1):
+            last_child = np.arange(1, size)
+            with np.errstate(invalid="ignore"):
+                gain = np.where(np.isneginf(below[1:size]), -np.inf, acceptance[branch - 1] * below[1:size])
+            candidates = table[branch - 1, size - last_child] + gain
+            best = int(candidates.argmax())
+            table[branch, size], taken[branch, size] = candidates[best], last_child[best]
+        value[size] = table[:, size].max()
+    return value, table.argmax(axis=0), taken
 
 
-def _levels(count, name: str, least: int = 1) -> int:
-    """The number of levels of a shape, each of at least one node."""
-    return _few_enough(whole_number(count, name, least))
+def reach(tree: Tree, acceptance) -> np.ndarray:
+    """float[m]: each node's probability of acceptance under the rank model, the product of acceptance along its path.
+
+    acceptance: float[R] by rank, or float[D, R] by depth and rank; deeper nodes and higher ranks are never accepted.
+    The model assumes that each step's acceptance is independent of the path (Sequoia, Prop. 3.4).
+    """
+    acceptance = probabilities(acceptance, dimensions=(1, 2))
+    if acceptance.ndim == 1:
+        acceptance = np.tile(acceptance, (tree.max_depth, 1))
+    depths, ranks = acceptance.shape
+    reach = np.ones(tree.size)
+    for node in range(1, tree.size):
+        depth, rank = tree.depth[node], tree.rank[node]
+        step = acceptance[depth - 1, rank] if depth <= depths and rank < ranks else 0.0
+        reach[node] = reach[tree.parents[node]] * step
+    return reach
+
+
+def expected_accepted(tree: Tree, acceptance) -> float:
+    """The mean accepted length under the rank model: the sum of `reach` over the draft nodes."""
+    return float(reach(tree, acceptance)[1:].sum())
+
+
+def whole_number(value, name: str, least: int = 1) -> int:
+    """The value as an integer. ValueError, with the name, if it is not whole or less than `least`."""
+    if int(value) != value or value < least:
+        raise ValueError(f"{name} is {value}: give a whole number of at least {least}")
+    return int(value)
 
 
 def _few_enough(nodes: int) -> int:
-    """The number of nodes. ValueError if it exceeds `MOST_NODES`, before anything of that size is made."""
+    """The number of nodes or levels. ValueError if it exceeds `MOST_NODES`, before anything of that size is made."""
     if nodes > MOST_NODES:
         raise ValueError(f"the shape has {nodes} nodes or more, but at most {MOST_NODES} can be drafted: give fewer "
                          "branches, levels or budget")
     return nodes
 
 
-def _level_order(children_of: ChildCount, nodes: int) -> Tree:
-    """The first `nodes` draft nodes, level by level, left to right."""
-    nodes, parents, level, depth = _few_enough(nodes), [NO_PARENT], [(ROOT, True)], 0
-    while len(parents) <= nodes:
-        below = []
-        for parent, favourite in level:
-            missing = nodes + 1 - len(parents)
-            for rank in range(min(children_of(depth, favourite), missing) if missing else 0):
-                below.append((len(parents), favourite and rank == 0))
-                parents.append(parent)
-        level, depth = below, depth + 1
-    return Tree(parents)
+def probabilities(values, dimensions: tuple[int, ...]) -> np.ndarray:
+    """The values as a float64 array with one of these numbers of dimensions.
 
-
-_REGISTRY = {
-    "chain": _Family(chain, lambda: _expansion(1)),
-    "star": _Family(star, lambda: lambda depth, favourite: 0 if depth else ENDLESS),
-    "independent": _Family(independent, lambda count: _expansion(count)),
-    "kary": _Family(kary, _kary),
-    "comb": _Family(comb, _comb),
-    "expansion": _Family(lambda first, *others: expansion([first, *others]), _expansion),
-    "delayed": _Family(children=lambda length, count: _expansion(*[1] * _levels(length, "length", least=0), count)),
-    "sparse": _Family(grow=sparse),
-    "optimal": _Family(grow=optimal),
-}
-_EXAMPLES = "'chain:5', 'star:4', 'independent:4x8', 'kary:2,3', 'comb:3,4', 'expansion:2,2,1'"
-
-
-def split_name(name: str) -> tuple[str, list[int]]:
-    """A name's family and its whole-number parameters: "kary" and [2, 3] for "kary:2,3"."""
-    family, colon, parameters = name.strip().partition(":")
-    if family not in _REGISTRY:
-        raise ValueError(f"shape {name!r} is unknown: the families are {', '.join(_REGISTRY)}; write {_EXAMPLES}")
-    pieces = re.split("[x,]", parameters) if colon else []
-    if not all(piece.strip().isdecimal() for piece in pieces):
-        raise ValueError(f"shape {name!r} has parameters {parameters!r}: give whole numbers, as in {_EXAMPLES}")
-    return family, [int(piece) for piece in pieces]
+    ValueError for other numbers of dimensions, and for values outside [0, 1].
+    """
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim not in dimensions or array.size == 0:
+        accepted_shapes = " or ".join({1: "[ranks]", 2: "[depths, ranks]"}[d] for d in dimensions)
+        raise ValueError(f"acceptance has shape {array.shape}: give {accepted_shapes}")
+    outside = ~((array >= 0) & (array <= 1))
+    if outside.any():
+        raise ValueError(f"acceptance holds {array[outside][0]}: give probabilities from 0 to 1")
+    return array

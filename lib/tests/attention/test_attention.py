@@ -22,7 +22,7 @@ from lib.attention.backends import BACKENDS, refusal
 from lib.attention.backends.folded import merge
 from lib.attention.backends.mask import SharedMask
 from lib.attention.registration import attention_forward
-from lib.trees.shapes import parse
+from lib.trees import named
 
 SAMPLE = torch.zeros(1, 1, 1, 8)
 FAST = [name for name in BACKENDS if name != "reference" and refusal(name, SAMPLE, SAMPLE, SAMPLE) is None]
@@ -333,7 +333,7 @@ def test_windows_chunks_sinks_and_caps_equal_their_definition(backend, problem, 
 
 
 def test_what_lies_before_a_window_or_in_another_chunk_changes_nothing():
-    tree, generator = parse("kary:2@6"), torch.Generator().manual_seed(0)
+    tree, generator = named("kary:2@6"), torch.Generator().manual_seed(0)
     query, key = (torch.randn(1, heads, count, 8, generator=generator) for heads, count in ((4, 7), (2, 27)))
     deepest = int(tree.depth.max())
     for span, unseen in ((dict(window=5), 20 + 1 - 5), (dict(chunk=8), 16)):
@@ -355,7 +355,7 @@ def test_a_row_with_a_prefix_may_have_a_node_that_sees_no_tree_key_beside_a_row_
 
 
 def test_a_tree_s_own_mask_is_taken_as_it_is():
-    tree = parse("kary:2@6")
+    tree = named("kary:2@6")
     query, key = torch.randn(1, 4, len(tree.mask), 8), torch.randn(1, 2, 20, 8)
     ours = tree_attention(query, key, key, tree.mask, 10)
     assert torch.equal(ours, tree_attention(query, key, key, torch.from_numpy(tree.mask.copy()), 10))

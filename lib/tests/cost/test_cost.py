@@ -20,7 +20,7 @@ from lib.lab import tables
 from lib.models import Pair
 from lib.tests import small_models
 from lib.tests.replay.test_replay import trees
-from lib.trees import shapes
+from lib.trees import named, shapes
 
 
 @settings(deadline=None)
@@ -61,7 +61,7 @@ def test_a_check_is_timed_at_both_sides_of_each_power_of_two_of_rows(batch, most
     powers = [2**power for power in range(14)]
     before = [n for n in range(most + 1) if any(batch * (n + 1) <= rows < batch * (n + 2) for rows in powers)]
     assert round_cost.before_steps(batch, most) == before
-    nodes = [shapes.parse(name).budget for name in cost.check_shapes(batch, most)]
+    nodes = [named(name).budget for name in cost.check_shapes(batch, most)]
     assert nodes == sorted(set(nodes)) and nodes[0] == 0 and nodes[-1] == most
     assert {side for n in before for side in (n, n + 1) if side <= most} <= set(nodes)
 
@@ -75,7 +75,7 @@ def stepped(rows):
 @pytest.mark.parametrize("batch", [1, 3, 4])
 def test_noise_does_not_smear_a_step(batch, seed):
     """Medians of six rounds with noise of 5 % are a few percent off, at both sides of a step and between two steps."""
-    rng, nodes = np.random.default_rng(seed), [shapes.parse(name).budget for name in cost.check_shapes(batch, 64)]
+    rng, nodes = np.random.default_rng(seed), [named(name).budget for name in cost.check_shapes(batch, 64)]
     noise = np.median(np.exp(0.05 * rng.standard_normal((6, len(nodes)))), axis=0)
     curve = cost.Curve.through(nodes, stepped(batch * (np.array(nodes) + 1)) * noise)
     known = np.arange(0, 32 // batch + 1)
@@ -120,7 +120,7 @@ def test_further_numbers_of_nodes_halve_the_intervals_of_the_largest_rises():
         return 1.0 + (rows > 24)
 
     rows = calibrated(at_24, 1, most=40, seconds=1e6, repeats=6)
-    further = set(rows["nodes"]) - {shapes.parse(name).budget for name in cost.check_shapes(1, 40)}
+    further = set(rows["nodes"]) - {named(name).budget for name in cost.check_shapes(1, 40)}
     assert further == {23, 27, 25, 24}
     check = cost.CostTable(rows).at("t", "d").check
     assert check(23) == pytest.approx(1.0) and check(24) == pytest.approx(2.0)
@@ -150,7 +150,7 @@ def table(truth=TRUE, batch=1, prefix=64, scale=1.0, noise=0.0, seed=0):
     """Rows as calibration makes them, of a machine that is `truth`, in milliseconds."""
     rng, rows = np.random.default_rng(seed), []
     for name in cost.check_shapes(batch, 64):
-        tree, jitter = shapes.parse(name), np.exp(noise * rng.standard_normal(2))
+        tree, jitter = named(name), np.exp(noise * rng.standard_normal(2))
         rows.append(dict(target="t", drafter="d", dtype="float64", batch=batch, prefix=prefix, shape=name,
                          nodes=tree.budget, rounds=9, draft_ms=1000 * scale * truth.draft(tree) * jitter[0],
                          verify_ms=1000 * scale * truth.check(tree.budget) * jitter[1], commit_ms=0.0,
@@ -161,10 +161,10 @@ def table(truth=TRUE, batch=1, prefix=64, scale=1.0, noise=0.0, seed=0):
 def test_calibration_without_noise_gives_every_tree_its_cost():
     found = cost.CostTable(table()).at("t", "d", batch=1)
     for name in ("chain:0", "chain:3", "kary:2,3", "independent:4x6", "expansion:4,2,1", "comb:3,5"):
-        tree = shapes.parse(name)  # n above 8 lies between points of other places than the truth's, but on its lines
+        tree = named(name)  # n above 8 lies between points of other places than the truth's, but on its lines
         assert whole(found, tree) == pytest.approx(whole(TRUE, tree), rel=0.02), name
     noisy = cost.CostTable(table(noise=0.03)).at("t", "d", batch=1)
-    assert whole(noisy, shapes.parse("kary:2,3")) == pytest.approx(whole(TRUE, shapes.parse("kary:2,3")), rel=0.1)
+    assert whole(noisy, named("kary:2,3")) == pytest.approx(whole(TRUE, named("kary:2,3")), rel=0.1)
 
 
 def test_growing_a_tree_costs_what_was_timed_by_its_budget_and_changes_no_other_cost():
@@ -173,7 +173,7 @@ def test_growing_a_tree_costs_what_was_timed_by_its_budget_and_changes_no_other_
     static, found = (cost.CostTable(pd.concat([table(), pd.DataFrame(more)])).at("t", "d") for more in ([], rows))
     assert static.grown is None and found.grown(20) == pytest.approx(0.7)
     for name in ("chain:3", "kary:2,3"):
-        assert whole(found, shapes.parse(name)) == pytest.approx(whole(static, shapes.parse(name)))
+        assert whole(found, named(name)) == pytest.approx(whole(static, named(name)))
     slow = replace(static, plain=3 * static.plain)
     assert slow.growing_as(found).grown(8) == pytest.approx(1.2) and found.growing_as(slow) is found
     assert slow.drafting_as(found).grown(8) == pytest.approx(1.2) and slow.growing_as(static).grown is None
@@ -181,14 +181,14 @@ def test_growing_a_tree_costs_what_was_timed_by_its_budget_and_changes_no_other_
 
 def test_a_drafter_that_a_clock_cannot_see_costs_nothing():
     found = cost.CostTable(table().assign(draft_ms=0.0)).at("t", "d")
-    assert found.draft(shapes.parse("kary:2,3")) < 1e-6
+    assert found.draft(named("kary:2,3")) < 1e-6
 
 
 def test_the_cost_of_drafting_is_plain_least_squares_where_no_term_is_negative():
     names = ["chain:1", "chain:4", "chain:8", "independent:2x4", "independent:4x4"]
     seconds = np.array([1.3, 2.7, 4.6, 2.9, 3.4])
     once, level = round_cost._draft_model(names, seconds)
-    counts = [cost.widths(shapes.parse(name)) for name in names]
+    counts = [cost.widths(named(name)) for name in names]
     design = np.array([[1.0, *((widths == width).sum() for width in (1, 2, 4))] for widths in counts])
     terms = np.linalg.lstsq(design / seconds[:, None], np.ones(5), rcond=None)[0]
     assert (terms >= 0).all() and once == pytest.approx(terms[0])
@@ -237,7 +237,7 @@ def test_shapes_take_turns_in_calls_that_have_as_many_rounds_as_those_of_plain_d
     assert {middle for middle, _ in asked} == {20} and {len(nodes) for _, nodes in asked} == {calibration.COLD + warm}
     drafted = [nodes[calibration.COLD :] for _, nodes in asked if any(nodes)]
     assert len(drafted) == len(asked) - len(drafted) == calibration.LEAST_REPEATS
-    assert all(nodes.count(shapes.parse(name).budget) == calibration.TURNS for nodes in drafted for name in named[1:])
+    assert all(nodes.count(named(name).budget) == calibration.TURNS for nodes in drafted for name in named[1:])
     counted = calibration.LEAST_REPEATS - 1  # the first call warms up
     assert rows["rounds"].tolist() == [counted * warm] + [counted * calibration.TURNS] * (len(named) - 1)
 

@@ -7,7 +7,7 @@ from lib.attention import hosting_trees, register
 from lib.cost import experts
 from lib.drafters.controls import ExcerptDrafter
 from lib.tests.small_models import llama, prompts
-from lib.trees.shapes import parse
+from lib.trees import named
 from lib.verify.draft import GeneratorDraws
 
 SIZES = dict(vocab_size=24, hidden_size=16, intermediate_size=16, num_hidden_layers=3, num_attention_heads=2,
@@ -32,10 +32,10 @@ def test_excerpts_follow_the_text_and_siblings_differ():
     drafter = ExcerptDrafter([text], 24, torch.Generator().manual_seed(0))
     drafter.start([torch.tensor([1])])
     for _ in range(20):
-        chain, = drafter.propose(parse("chain:5"), GeneratorDraws(None))
+        chain, = drafter.propose(named("chain:5"), GeneratorDraws(None))
         after = chain.tokens[1:-1] + 1
         assert torch.equal(chain.tokens[2:], torch.where(after > 23, 2, after))
-        tree, = drafter.propose(parse("kary:3@12"), GeneratorDraws(None))
+        tree, = drafter.propose(named("kary:3@12"), GeneratorDraws(None))
         for node in range(tree.tree.size):
             siblings = tree.tokens[list(tree.tree.children(node))].tolist()
             assert len(set(siblings)) == len(siblings)

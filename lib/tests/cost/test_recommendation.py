@@ -27,8 +27,8 @@ from lib.replay.rank_paths import most_frequent_paths
 from lib.tests import small_models
 from lib.tests.cost import test_cost
 from lib.tests.replay.test_replay import synthetic
-from lib.trees import growth, shapes
-from lib.trees.growth.rules import Costs
+from lib.trees import named
+from lib.trees.growth import Costs
 from lib.trees.tree import Tree
 
 TARGET = small_models.llama(3)
@@ -85,7 +85,7 @@ def ask(pairs, *, level=0.05, node=0.01, choosing=None, **settings):
 
 def candidate(spec, label, accepted):
     """A drafter and a tree on one prompt."""
-    tree = shapes.parse(label)
+    tree = named(label)
     return candidates.Candidate(Entrant(spec, spec, None, None), label, tree, ["a"], np.array([accepted]),
                                 np.array([1]), np.eye(tree.budget + 1)[tree.budget])
 
@@ -258,10 +258,10 @@ def with_traits(deepest=None, **traits):
 
 def test_grown_trees_are_no_deeper_than_the_limits_and_the_head():
     head = with_traits(deepest=4, grows=True, per_depth=True, one_pass=True)
-    assert [growth.parse(f"{name}@16").max_depth for name in candidates.growth_rules(head, 8)] == [4]
-    assert [growth.parse(f"{name}@16").max_depth for name in candidates.growth_rules(head, 3)] == [3]
+    assert [named(f"{name}@16").max_depth for name in candidates.growth_rules(head, 8)] == [4]
+    assert [named(f"{name}@16").max_depth for name in candidates.growth_rules(head, 3)] == [3]
     head = with_traits(grows=True, one_pass=True)
-    assert [growth.parse(f"{name}@16").max_depth for name in candidates.growth_rules(head, 8)] == [8]
+    assert [named(f"{name}@16").max_depth for name in candidates.growth_rules(head, 8)] == [8]
 
 
 def test_where_no_engine_runs_the_winner_the_fastest_that_one_runs_is_named():
@@ -443,15 +443,6 @@ def test_a_batch_drafts_where_one_of_its_rows_does():
     assert each.seconds(price, batch=3) == pytest.approx(1 + (1 - 0.75**3) * 0.5)
 
 
-def test_a_level_costs_a_forward_pass_or_its_share_of_growing():
-    level, free = Curve.through([1, 4], [0.01, 0.03]), Curve.through([1], [0.0])
-    price = RoundCost(1.0, 0.1, level, free, Curve.through([8, 64], [0.5, 2.0]))
-    each_level, one_pass = NoDrafter(), with_traits(one_pass=True)
-    assert candidates.growing_level(each_level, price, 8) == pytest.approx(0.03)
-    assert candidates.growing_level(one_pass, price, 8) == pytest.approx(0.05)
-    assert candidates.growing_level(one_pass, replace(price, grown=None), 8) == 0
-
-
 @pytest.mark.parametrize("batch", [1, 2])
 def test_costs_decide_the_budget_of_each_round(batch):
     """Costs with a step: of up to three nodes all are free, the fourth doubles the round."""
@@ -459,22 +450,21 @@ def test_costs_decide_the_budget_of_each_round(batch):
     model, lookup = candidates.entrants([pair], ["model", "lookup"])
     recorded = candidates.record(pair, [model], prompts, 12, 3)
     price = RoundCost(1.0, 0.1, Curve.through([1, 4], [0.01, 0.01]), Curve.through([1, 3, 4, 8], [1, 1, 2, 2]))
-    own, smart = candidates.automatic(model, recorded, Limits(8, 3), price, batch)
-    assert own.label == "opttree:4,3,0.05@auto" and smart.label == "smart:3@8" and own.alike and not smart.alike
-    assert own.shape.costs == Costs((1.1, 1.1, 1.1, 1.1, *[2.1] * 5), 0.01)
-    assert own.sizes[4:].sum() == 0 and own.sizes[3] > 0.5 and own.tokens > 1
-    slower, free = (replace(own, drafting=seconds).seconds(price, batch) for seconds in (5.0, 0.0))
+    [smart] = candidates.automatic(model, recorded, Limits(8, 3), price, batch)
+    assert smart.label == "smart:3@8" and smart.shape.costs == Costs((1.1, 1.1, 1.1, 1.1, *[2.1] * 5), 0.01)
+    assert smart.sizes[4:].sum() == 0 and smart.sizes[3] > 0.5 and smart.tokens > 1
+    slower, free = (replace(smart, drafting=seconds).seconds(price, batch) for seconds in (5.0, 0.0))
     assert slower == free + 5, "what was timed by itself stands in place of the drafter's costs"
-    done = ways.ours(pair, model.drafter, own.shape, 12)(prompts.ids[:batch])
+    done = ways.ours(pair, model.drafter, smart.shape, 12)(prompts.ids[:batch])
     assert {record.drafted for record in done.rounds} <= {0, 1, 2, 3}
     assert not list(candidates.automatic(lookup, recorded, Limits(8, 3), price, batch))
 
 
-def test_a_recommended_automatic_budget_is_kept_with_its_costs(found, tmp_path):
+def test_a_recommended_rule_is_kept_with_its_costs(found, tmp_path):
     costs = Costs((1.0, 1.5, 1.75), 0.25)
-    first = replace(found.recommendation.by_batch[0], tree="dyspec:3@auto", choices=None, costs=asdict(costs))
+    first = replace(found.recommendation.by_batch[0], tree="smart:2@2", choices=None, costs=asdict(costs))
     replace(found.recommendation, by_batch=[first]).save(tmp_path / "made.json")
-    assert recommendation.load(tmp_path / "made.json").at(1).shape == growth.parse("dyspec:3@auto", costs=costs)
+    assert recommendation.load(tmp_path / "made.json").at(1).shape == named("smart:2@2", costs=costs)
 
 
 def test_trees_grown_from_text_are_judged_on_other_prompts_and_hold_the_most_frequent_paths():

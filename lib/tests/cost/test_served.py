@@ -31,7 +31,7 @@ from lib.replay import logs
 from lib.replay.simulated import Recorded
 from lib.tests import small_models
 from lib.tests.engines import setting_readers as engine_readers
-from lib.trees import shapes
+from lib.trees import named
 
 TARGET = small_models.llama(3)
 DRAFTER = small_models.related(TARGET, 4, 0.05)
@@ -160,7 +160,7 @@ def test_the_script_writes_what_is_read(tmp_path, monkeypatch):
     price = prices(tmp_path, file.getvalue())
     assert price[2]["model"].level(1) == pytest.approx(0.00075) and set(price) == {1, 2}
     for batch in (1, 8):
-        assert {shapes.parse(name).budget for name in check_shapes(batch, 64)} <= set(measure_served.NODES)
+        assert {named(name).budget for name in check_shapes(batch, 64)} <= set(measure_served.NODES)
     source = ast.parse(Path(measure_served.__file__).read_text(encoding="utf-8"))
     names = {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
              for node in ast.walk(source) if isinstance(node, (ast.Import, ast.ImportFrom))}

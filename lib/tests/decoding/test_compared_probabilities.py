@@ -18,7 +18,7 @@ from lib.verify.warping import warp
 TARGET = small_models.llama(3, layers=3)
 PAIR = SimpleNamespace(target=TARGET, draft_model=small_models.related(TARGET, 4, noise=0.2))
 BATCH, MASK = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))
-GROWN = {"medusa": "ddtree@8", "block": "ddtree@8", "jetspec": "ddtree@8", "dspark": "pctree@8"}
+GROWN = {"medusa": "ddtree@8", "block": "ddtree@8", "jetspec": "ddtree@8", "dspark": "dyspec@8"}
 KINDS = ["model", "confident:0.1", *small_heads.DRAFTERS]
 
 

@@ -21,7 +21,7 @@ from lib.drafters.merged import MergedDrafter
 from lib.replay import live
 from lib.tests import small_models
 from lib.tests.replay.test_replay import trees
-from lib.trees import Tree, shapes
+from lib.trees import Tree, named, shapes
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
@@ -47,7 +47,7 @@ def test_greedy_output_is_the_targets_own_for_any_tree_in_any_batch(tree, new):
 @pytest.mark.parametrize("shape", FIXED)
 def test_live_rounds_are_the_replayed_ones(shape):
     recorded = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=30)
-    tree = shapes.parse(shape)
+    tree = named(shape)
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, max_new_tokens=31)
     assert live_rounds(done) == replayed_rounds(recorded, tree)
     assert any(found.accepted for found in done.rounds), "a drafter that is never right tests nothing"
@@ -63,7 +63,7 @@ def test_the_limit_changes_no_round(new):
         short, long = (live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, **asked, max_new_tokens=limit)
                        for limit in (new, 24))
         assert live_rounds(short) == [found for found in live_rounds(long) if found[1] < new - 1]
-        assert live_rounds(short) == replayed_rounds(recorded, shapes.parse(shape))
+        assert live_rounds(short) == replayed_rounds(recorded, named(shape))
         assert short.new_tokens == [row[:new] for row in long.new_tokens]
 
 

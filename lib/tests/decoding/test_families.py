@@ -33,7 +33,7 @@ from lib.models.checks import PairError, check_verifies
 from lib.models.needs import sentence
 from lib.models.recurrent import read_in_steps
 from lib.tests.small_models import VOCABULARY, prompts
-from lib.trees.shapes import parse
+from lib.trees import named
 
 WINDOW, WRITTEN = 6, 24
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
@@ -163,7 +163,7 @@ def test_a_model_that_computes_otherwise_is_refused_by_name():
 def test_the_kernels_compute_windows_caps_and_norms_as_the_layers_do(name):
     """Texts shorter and longer than the window, ragged rows, blocks of text, pending nodes, two commits."""
     model, texts = hosting(small(CONFIGS[name], torch.float32)), prompts(4, (3, 17, 600))
-    runs, tree = [forward_pass(model, kind) for kind in ("native", "layers")], parse("kary:2@6")
+    runs, tree = [forward_pass(model, kind) for kind in ("native", "layers")], named("kary:2@6")
     depth, mask = torch.tensor(tree.depth), torch.tensor(tree.mask)
     tokens = torch.randint(1, VOCABULARY, (2, 3, tree.size), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():

@@ -13,7 +13,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.lookup import LookupDrafter
 from lib.drafters.marginals import MedusaDrafter
 from lib.tests import small_heads, small_models
-from lib.trees.growth.registry import shape_or_growth
+from lib.trees import named
 from lib.verify.warping import best_token
 
 TARGET = small_models.llama(0)
@@ -128,7 +128,7 @@ def test_a_text_may_fill_the_window_to_its_last_position():
             speculated([prompt], "chain:2", max(new, 1) + 1)
 
 
-@pytest.mark.parametrize("rule", ["eagle2:3,4@9", "opttree@8", "dyspec:5@9", "beam:2@9"])
+@pytest.mark.parametrize("rule", ["eagle2:3,4@9", "opttree@8", "dyspec:5@9"])
 def test_a_rule_of_fewer_levels_is_the_rule_that_was_named_so(rule):
     """What a window leaves of a rule spends the same budget on the levels that there are."""
     (full,) = small_models.prompts(1, (256,))
@@ -139,16 +139,16 @@ def test_a_rule_of_fewer_levels_is_the_rule_that_was_named_so(rule):
     drafter = LanguageModelDrafter(DRAFTER)
     drafter.start(both)
     drafter.commit([[], []], [1, 1])
-    whole = shape_or_growth(rule)
+    whole = named(rule)
     for draft in drafter.propose(whole.at_most(2), None):
         assert draft.tree.max_depth == 2 and draft.tree.budget <= whole.budget
     assert whole.at_most(99) is whole and whole.at_most(2).budget == whole.budget
-    named = [shape_or_growth("dyspec:6@9").at_most(2), shape_or_growth("dyspec:2@9")]
-    cut, own = (drafter.propose(each, None) for each in named)
+    rules = [named("dyspec:6@9").at_most(2), named("dyspec:2@9")]
+    cut, own = (drafter.propose(each, None) for each in rules)
     assert [draft.tree for draft in cut] == [draft.tree for draft in own]
 
 
-@pytest.mark.parametrize("drafter, shape", [("model", "kary:2,3"), ("model", "dyspec:5@9"), ("model", "beam:2@8"),
+@pytest.mark.parametrize("drafter, shape", [("model", "kary:2,3"), ("model", "dyspec:5@9"),
                                             ("lookup", "dyspec:5@9"), ("lookup", "ddtree@8"), ("heads", "ddtree@8")])
 def test_learned_positions_end_with_the_window(drafter, shape):
     """A model that has no position beyond its window would fail on any tree that reached there."""

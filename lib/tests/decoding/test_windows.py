@@ -25,7 +25,7 @@ from lib.tests import small_models
 from lib.tests.cost.test_recommendation import TARGET as ASKED
 from lib.tests.cost.test_recommendation import ask, pair_of
 from lib.tests.decoding.test_loop_edges import TARGET, own_greedy
-from lib.trees.growth.registry import shape_or_growth
+from lib.trees import named
 
 WINDOW, NEW = 24, 22
 PROMPTS = small_models.prompts(3, (3, 12, 23, 24, 40, 7))
@@ -71,7 +71,7 @@ def rounds_of(drafter, shape):
                          + [("model", rule) for rule in GROWN] + [("learned", rule) for rule in GROWN])
 def test_rows_past_the_window_decode_plainly_and_say_so(kind, shape):
     """A tree is drafted where the text and all levels but the last fit the window, in each row by itself."""
-    drafter, depth = MADE[kind](), shape_or_growth(shape).max_depth
+    drafter, depth = MADE[kind](), named(shape).max_depth
     if kind == "complexity":  # which chooses how many levels of the shape it drafts
         shape, depth = "chain:5", 5
     [(_, done)] = decoded(drafter, shape)
@@ -100,7 +100,7 @@ def recorded():
 @pytest.mark.parametrize("name, kind", [("d", "model"), ("l", "learned")])
 @pytest.mark.parametrize("shape", ["chain:5", "kary:2@14", "chain:1"])
 def test_replay_has_the_rounds_of_live_decoding(recorded, tmp_path, name, kind, shape):
-    tree = shape_or_growth(shape)
+    tree = named(shape)
     replay.save(recorded, tmp_path / "trace.safetensors")
     for trace in (recorded, replay.load(tmp_path / "trace.safetensors")):
         found = acceptance.rounds_of(trace, tree, name)
@@ -114,7 +114,7 @@ def test_replay_has_the_rounds_of_live_decoding(recorded, tmp_path, name, kind, 
 @pytest.mark.parametrize("kind, shape", [("combined", "chain:5"), ("confident", "kary:2@14"), ("model", "chain:5"),
                                          *(("model", rule) for rule in GROWN)])
 def test_drafting_again_has_the_rounds_of_live_decoding(recorded, kind, shape):
-    shape = shape_or_growth(shape)
+    shape = named(shape)
     found = simulated.rounds(simulated.Recorded(recorded, PROMPTS), MADE[kind](), shape, rows=4)
     columns = [getattr(found, column).tolist() for column in ("rows", "starts", "accepted", "drafted")]
     assert [*zip(*columns)] == rounds_of(MADE[kind](), shape)
@@ -132,7 +132,7 @@ def test_within_the_window_ranks_are_those_of_a_model_without_one(recorded):
 
 def test_expected_acceptance_ends_with_the_window():
     """Rounds that could not draft accept nothing; the others as with a drafter that has no such window."""
-    tree = shape_or_growth("kary:2@6")
+    tree = named("kary:2@6")
     models = {"d": DRAFTER, "whole": small_models.related(TARGET, 1, 0.3)}
     trace = replay.record(TARGET, models, PROMPTS[:2], names=NAMES[:2], kinds=KINDS[:2], max_new_tokens=NEW - 1,
                           temperature=1.0, seed=1, siblings=2)

@@ -42,7 +42,7 @@ from lib.tests.drafters.test_drafters import (
     go_on,
 )
 from lib.tests.replay.test_replay import trees
-from lib.trees import growth, shapes
+from lib.trees import named, shapes
 from lib.verify import warp
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -263,7 +263,7 @@ def test_an_adaptive_drafter_spends_fewer_forwards_where_little_is_accepted():
         ConfidentDrafter(OTHER, threshold=1.5)
     for name in ("adaptive", "confident"):
         with pytest.raises(ValueError, match="'dyspec:4@8' decides itself"):
-            begin(make(name, PAIR)).propose(growth.parse("dyspec:4@8"), None)
+            begin(make(name, PAIR)).propose(named("dyspec:4@8"), None)
 
 
 # ---------------------------------------------------------------------------------------------------------- combined

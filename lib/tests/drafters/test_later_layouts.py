@@ -10,7 +10,7 @@ from lib.drafters import make
 from lib.drafters.heads import published
 from lib.tests.drafters.test_published_heads import (DRAFTED, LAYOUTS, PROMPTS, TARGET, H, Plain, V, dflash_tensors,
                                                      is_lossless, numbers, plain_block, turned, write)
-from lib.trees import shapes
+from lib.trees import named
 
 EAGLE3, EAGLE3_TENSORS, _ = LAYOUTS["eagle3"]
 
@@ -25,7 +25,7 @@ def proposed(kind, folder, text, shape="chain:4", target=TARGET):
     drafter = make(kind, SimpleNamespace(target=target), folder=str(folder))
     drafter.start([torch.tensor(text[:-1])])
     drafter.commit([[]], text[-1:], target(torch.tensor([text[:-1]]), output_hidden_states=True))
-    (draft,) = drafter.propose(shapes.parse(shape), None)
+    (draft,) = drafter.propose(named(shape), None)
     return draft.tokens.tolist()
 
 

@@ -13,7 +13,7 @@ from lib.kernels.products import weights_refusal
 from lib.lab.timing import clocked
 from lib.replay import live
 from lib.tests import small_heads, small_models
-from lib.trees import Tree, shapes
+from lib.trees import Tree, named, shapes
 
 KNOWN = 50  # tokens: of the last vector of logits a part is empty
 SHARES = st.sampled_from([0.0, 0.4, 1.0])  # of the deepest path that a round accepts
@@ -46,7 +46,7 @@ def rounds(drafter, prompts, plan):
     drafter.commit([[] for _ in prompts], [7] * len(prompts))
     drafted = []
     for shape, shares in plan:
-        tree = shapes.parse(shape)
+        tree = named(shape)
         drafts, path = drafter.propose(tree, None), deepest(tree)
         drafted.append([(draft.tree, draft.token_list, draft.proposal) for draft in drafts])
         drafter.commit([path[: int(share * len(path))] for share in shares[: len(prompts)]],

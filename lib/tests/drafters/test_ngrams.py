@@ -20,7 +20,7 @@ from lib.tests.replay.test_replay import trees
 from lib.tests.training.test_own_text import Chat
 from lib.training import ngrams as counting
 from lib.training import own_text
-from lib.trees import shapes
+from lib.trees import named, shapes
 
 VOCABULARY = 4
 CONTEXT = 16  # tokens of a text before the first place that is counted
@@ -100,7 +100,7 @@ def test_replay_of_what_is_read_ahead_is_live_decoding_round_by_round():
     drafter = NgramDrafter(small_heads.tables(small_models.VOCABULARY))
     recorded = replay.record(MODEL, {"n": drafter}, prompts, names=names, kinds=names, max_new_tokens=tokens - 1,
                              ahead=6)
-    for shape in map(shapes.parse, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
+    for shape in map(named, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
         rounds = live.decode(MODEL, drafter, prompts, shape=shape, max_new_tokens=tokens).rounds
         walked = replay.chained(replay.walk(recorded, shape, "n"))
         found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)

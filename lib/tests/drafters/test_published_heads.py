@@ -14,7 +14,7 @@ from lib.drafters.heads import published
 from lib.drafters.heads.published import feature_layers
 from lib.replay import live
 from lib.tests import small_models
-from lib.trees import shapes
+from lib.trees import named
 
 TARGET = small_models.llama(3, layers=6)
 PROMPTS = small_models.prompts(5, (3, 7))
@@ -275,7 +275,7 @@ def test_published_blocks_draft_as_their_layout_says(kind, tmp_path):
     tensors, text = LAYOUTS[kind][1], PROMPTS[1].tolist()
     drafter.start([torch.tensor(text)])
     drafter.commit([[]], [3], TARGET(torch.tensor([text]), output_hidden_states=True))
-    (draft,) = drafter.propose(shapes.parse("chain:8"), None)
+    (draft,) = drafter.propose(named("chain:8"), None)
     states = plain_block(tensors, [*text, 3], causal=kind == "jetspec")
     output = tensors.get("lm_head.weight", TARGET.lm_head.weight).double()
     tokens = [3]

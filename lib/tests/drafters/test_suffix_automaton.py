@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lib.drafters.drafter import merge
 from lib.drafters.suffix_automaton import SuffixAutomaton, SuffixAutomatonDrafter
-from lib.trees import shapes
+from lib.trees import named
 
 TEXTS = st.lists(st.integers(0, 2), max_size=60) | st.lists(st.integers(0, 9), max_size=40)
 
@@ -84,7 +84,7 @@ def test_the_drafter_merges_what_followed_the_matches(text, shortest, depth, bud
     drafter.start([torch.tensor(text[:cut], dtype=torch.long)])
     for token in text[cut:]:
         drafter.commit([[]], [token])
-    shape = shapes.at_budget(f"expansion:{','.join('2' * depth)}", budget)
+    shape = named(f"expansion:{','.join('2' * depth)}@{budget}")
     (draft,) = drafter.propose(shape, None)
     matches = [match for match in read(text, noting=True).matches() if match[0] >= shortest]
     expected = merge(text[-1], [text[end : end + shape.max_depth] for _, end in matches], budget)

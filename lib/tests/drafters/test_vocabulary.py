@@ -22,7 +22,7 @@ from lib.replay import live
 from lib.tests import small_models
 from lib.tests.drafters.test_drafters import MODEL, OTHER, PROMPTS, begin, continuations, decode, draws, made
 from lib.tests.replay.test_replay import trees
-from lib.trees import growth, shapes
+from lib.trees import named
 from lib.verify import RULES, verify
 from lib.verify.proof.enumeration import Law, distance, tokens_of
 from lib.verify.proof.forks import outcomes, settle
@@ -73,7 +73,7 @@ def test_drafts_are_the_oracles(tree, proposal, seed):
 
 
 def test_grown_trees_are_the_oracles():
-    model, rule = reduced(MODEL, KNOWN), growth.parse("dyspec:3@9")
+    model, rule = reduced(MODEL, KNOWN), named("dyspec:3@9")
     fast = begin(LanguageModelDrafter(model))
     fast.ask_probs(True)
     drafts, told = fast.propose(rule, draws()), begin(PlainDrafter(model)).propose(rule, draws())
@@ -96,7 +96,7 @@ def test_replay_of_its_ranks_is_live_decoding(shape):
     unknown = ~np.isin(recorded.tokens[:, 1:], KNOWN) & (recorded.ranks["d"] >= 0)
     assert unknown.any() and (recorded.ranks["d"][unknown] >= len(KNOWN)).all()
     assert not recorded.probs["d"][unknown].any()
-    walked = replay.chained(replay.walk(recorded, shapes.parse(shape), "d"))
+    walked = replay.chained(replay.walk(recorded, named(shape), "d"))
     rounds = live.decode(MODEL, LanguageModelDrafter(model), PROMPTS, shape=shape, max_new_tokens=21).rounds
     found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)
     assert found == list(zip(walked.rows.tolist(), walked.starts.tolist(), walked.accepted.tolist()))
@@ -143,7 +143,7 @@ def law_of(rule, proposal, shape):
     for shape in ("chain:2", *([] if rule.shapes == "chain" else ["star:2"] if name == "naive" else ["star:3"]))])
 def test_a_round_leaves_the_targets_law(rule, shape):
     """A third sibling is drawn where the drafter, which knows two tokens, has no mass left."""
-    found = law_of(rule, RULES[rule].made_for, shapes.parse(shape))
+    found = law_of(rule, RULES[rule].made_for, named(shape))
     assert distance(found, language, 3) < 1e-12
     assert any(path[0] in (1, 3) for path in found.emitted) and any(path[0] == 4 for path in found.emitted)
 

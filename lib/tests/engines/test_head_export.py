@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from lib.drafters import heads, make
 from lib.engines import head_export
 from lib.tests import small_heads, small_models
-from lib.trees import shapes
+from lib.trees import named
 
 TARGET = small_models.llama(3, layers=8)
 PROMPTS = small_models.prompts(5, (3, 7))
@@ -36,7 +36,7 @@ def drafts(folder):
     for prompt in PROMPTS:
         drafter.start([prompt])
         drafter.commit([[]], [3], TARGET(prompt[None], output_hidden_states=True))
-        drafted += [draft.tokens.tolist() for draft in drafter.propose(shapes.parse("chain:4"), None)]
+        drafted += [draft.tokens.tolist() for draft in drafter.propose(named("chain:4"), None)]
     return drafted
 
 

@@ -12,7 +12,7 @@ from lib.engines import driver
 from lib.engines.methods import FORCED, PLAIN, Setting
 from lib.engines.openvino import DEPTH, OPENVINO, WIDTH, FilledLookupDrafter, options_of
 from lib.trees import shapes
-from lib.trees.growth.rules import Eagle2
+from lib.trees.growth import Eagle2
 
 GIVEN, TREE = [1, 1, 3, 2, 1], {"branching_factor": 4, "tree_depth": 4}  # tokens of each step of a request that drafts
 

@@ -23,8 +23,7 @@ from lib.forward import load_pair
 from lib.tests import small_models
 from lib.tests.engines.setting_readers import READERS, read_schedule
 from lib.tests.replay.test_replay import trees
-from lib.trees import growth, shapes
-from lib.trees.growth.rules import Costs
+from lib.trees import named, shapes
 
 
 @st.composite
@@ -131,12 +130,10 @@ def test_settings_name_the_drafter_and_draft_the_tree_or_the_chain(tree, chain, 
 
 
 def test_a_rule_is_drafted_as_a_dynamic_tree_or_as_the_best_chain():
-    rule, costs = growth.parse("opttree:4,8,0.05@32"), Costs((1.0,) * 33, 0.0)
+    rule = named("opttree:4,8,0.05@32")
     for row in engines.settings("eagle3", rule, shapes.chain(3), PLACES):
         read = READERS[row["engine"]](row["setting"])
         assert read == {CHAINED: shapes.chain(3), GROWN: Dynamic(8, 4, 32)}[row["draft"]]
-    automatic = engines.settings("eagle3", growth.parse("opttree:4,8,0.05@auto", costs=costs), shapes.chain(3), PLACES)
-    assert {row["draft"] for row in automatic} == {CHAINED}
 
 
 def test_engines_run_what_they_have():

@@ -14,7 +14,7 @@ from lib.forward.quantize import quantize_int8
 from lib.kernels.products import MOST_ROWS, weights_refusal
 from lib.models.cache import TreeCache
 from lib.tests import small_models
-from lib.trees import shapes
+from lib.trees import named
 
 SIZES = dict(vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=1024, bos_token_id=0, eos_token_id=0)
@@ -28,7 +28,7 @@ CONFIGS = {
     "qwen2": Qwen2Config(**SIZES),
     "qwen3": Qwen3Config(**SIZES, head_dim=16),
 }
-TREE = shapes.parse("expansion:2,2,1")
+TREE = named("expansion:2,2,1")
 DEPTH, MASK = torch.tensor(TREE.depth), torch.tensor(TREE.mask)
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 3e-2}  # of the largest logit
 REFUSAL = weights_refusal([torch.zeros(8, 8)])

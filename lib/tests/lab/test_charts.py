@@ -14,7 +14,8 @@ from PIL import Image
 
 from lib.lab import charts, theme
 from lib.lab.theme import STYLES, styles_of
-from lib.trees import drawing, picture, shapes
+from lib.trees import named, picture, shapes
+from lib.trees.names import COMPARED
 
 matplotlib.use("agg")
 TREE = shapes.expansion([2, 2, 1])
@@ -28,8 +29,8 @@ def close_figures():
 
 def test_every_strategy_has_a_style_of_its_own():
     """Also names without one, which get distinct ones in the order given; a budget does not change a strategy."""
-    looks = {(style.colour, style.marker) for style in styles_of(shapes.FAMILIES).values()}
-    assert len(looks) == len(shapes.FAMILIES)
+    looks = {(style.colour, style.marker) for style in styles_of(COMPARED).values()}
+    assert len(looks) == len(COMPARED)
     assert styles_of(["optimal@32", "kary:7"]) == {"optimal@32": STYLES["optimal"], "kary:7": STYLES["kary"]}
     names = [f"drafter {number}" for number in range(24)]
     styles = styles_of(["chain", *names])
@@ -61,15 +62,15 @@ def test_a_mask_is_the_trees_own_with_its_position_ids():
 def test_cards_and_galleries_hold_extreme_shapes(tree):
     card = BeautifulSoup(picture.card(tree, 128, node=tree.size - 1), "html.parser")
     assert len(card.find_all(class_="node")) == len(card.find_all("g", attrs={"data-row": True})) == tree.size
-    gallery = drawing.gallery({"one": tree, "two": TREE}, notes={"one": "note"})
+    gallery = picture.gallery({"one": tree, "two": TREE}, notes={"one": "note"})
     assert [axis.get_title(loc="left") or axis.get_title() for axis in gallery.axes] == ["one", "two"]
 
 
 def test_a_small_picture_looks_the_same_and_every_strategy_keeps_its_colour():
-    trees = {name: shapes.at_budget(name, 12) for name in ("chain", "star", "independent:2", "kary:2", "comb:3",
+    trees = {name: named(f"{name}@12") for name in ("chain", "star", "independent:2", "kary:2", "comb:3",
                                                            "expansion:2,2,1")}
     shades = {name: np.linspace(1, 0, tree.size) for name, tree in trees.items()}
-    figure, drawn = drawing.gallery(trees, weights=shades), io.BytesIO()
+    figure, drawn = picture.gallery(trees, weights=shades), io.BytesIO()
     figure.savefig(drawn, format="png")
     small = theme.with_palette(drawn.getvalue())
     before, after = (np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), int) for png in (drawn.getvalue(), small))
@@ -107,7 +108,7 @@ def test_a_heat_map_frames_the_best_of_each_column_ties_too():
 def test_a_figure_is_written_twice_alike(tmp_path):
     theme.use_theme()
     for run in ("first", "second"):
-        theme.save(drawing.gallery({"tree": TREE}), tmp_path / run, "tree")
+        theme.save(picture.gallery({"tree": TREE}), tmp_path / run, "tree")
     for name in ("tree.png", "tree.svg"):
         assert (tmp_path / "first/figures" / name).read_bytes() == (tmp_path / "second/figures" / name).read_bytes()
 

@@ -21,7 +21,7 @@ from lib.replay.trace import Trace
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_acceptance import ABOUT, of_ranks, recorded
 from lib.tests.replay.test_recording import Tokenizer
-from lib.trees import growth, shapes
+from lib.trees import named
 from lib.trees.tree import Tree
 
 TARGET = small_models.llama(0)
@@ -81,18 +81,18 @@ def test_live_rows_of_top_k_equal_replayed_ones():
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), asked, shape="kary:2@6", max_new_tokens=17)
     made = replay.record(TARGET, {"d": DRAFTER}, asked, names="abc", kinds="kkk", max_new_tokens=16, beyond=3,
                          about=ABOUT)
-    rounds = acceptance.rounds_of(made, shapes.parse("kary:2@6"), "d")
+    rounds = acceptance.rounds_of(made, named("kary:2@6"), "d")
     same(live.tally(done, "abc", "kkk"), acceptance.tally_walk(made, rounds))
 
 
 def test_rows_of_growing_trees_are_those_of_live_decoding(studied):
     one = studied[0]
-    rule = growth.parse("dyspec@10")
+    rule = named("dyspec@10")
     done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), ASKED.ids, shape=rule, max_new_tokens=19)
     found = study.drafted_again(one.recorded, "d", study.as_drafter(DRAFTER), [("dyspec", 10, rule)])
     same(found, live.tally(done, ASKED.names, ASKED.kinds))
     assert set(found["family"]) == {"dyspec"} and set(found["temperature"]) == {0.0} and found["accepted"].sum() > 0
-    head, rule = small_heads.DRAFTERS["eagle"](TARGET, small_heads.head("eagle", TARGET)), growth.parse("eagle2:3,3@8")
+    head, rule = small_heads.DRAFTERS["eagle"](TARGET, small_heads.head("eagle", TARGET)), named("eagle2:3,3@8")
     found = study.drafted_again(one.recorded, "eagle", study.as_drafter(head), [("eagle2:3,3", 8, rule)])
     done = live.decode(TARGET, head, ASKED.ids, shape=rule, max_new_tokens=19)
     same(found, live.tally(done, ASKED.names, ASKED.kinds))
@@ -101,7 +101,7 @@ def test_rows_of_growing_trees_are_those_of_live_decoding(studied):
 @pytest.mark.parametrize("number", [0, 1], ids=["greedy", "sampled"])
 def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(studied, number):
     one = studied[number]
-    wanted = [("kary:2", 6, shapes.parse("kary:2@6"))]
+    wanted = [("kary:2", 6, named("kary:2@6"))]
     grown = study.drafted_again(one.recorded, "d", study.as_drafter(DRAFTER), wanted)
     static = study.evaluate(one.recorded, "d", DRAFTER, wanted)
     same(grown, static, [*COUNTS, "kind", "calls", "depth", "family", "budget", "drafter", *one.about])
@@ -111,7 +111,7 @@ def test_a_static_tree_grown_again_has_the_rows_that_its_ranks_give(studied, num
 
 
 def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_there():
-    made, tree = recorded(), shapes.parse("kary:2@14")
+    made, tree = recorded(), named("kary:2@14")
     rounds = acceptance.rounds_of(made, tree, "d")
     nodes = acceptance.by_node(tree, rounds, made.loops)
     assert nodes["accepted"].sum() == acceptance.by_depth(made, tree, rounds)["accepted"].sum()
@@ -134,7 +134,7 @@ def test_confidence_is_chosen_on_the_choosing_prompts(studied):
     one, confidences = studied[0], (3.0, 1.0, 0.3)
     rows = study.compare_grown(one, "d", ["dyspec"], [5], confidences=confidences)
     choosing, judged = one.recorded.halves()
-    wanted, length = [("dyspec", 5, growth.parse("dyspec@5"))], {}
+    wanted, length = [("dyspec", 5, named("dyspec@5"))], {}
     for confidence in confidences:
         tried = study.drafted_again(choosing, "d", study.as_drafter(DRAFTER, temperature=confidence), wanted)
         sums = tried[tried["stretch"] == "before"][["accepted", "rounds"]].sum()
@@ -146,7 +146,7 @@ def test_confidence_is_chosen_on_the_choosing_prompts(studied):
 
 def test_padding_of_the_vocabulary_is_never_drafted():
     trace = replay.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names="a", kinds="k", max_new_tokens=3, about=ABOUT)
-    drafter, rule = study.as_drafter(small_models.llama(3), vocabulary=5), growth.parse("dyspec:1@24")
+    drafter, rule = study.as_drafter(small_models.llama(3), vocabulary=5), named("dyspec:1@24")
     found = study.drafted_again(Recorded(trace, ASKED.ids[:1]), "d", drafter, [("dyspec", 24, rule)])
     assert found["drafted"].sum() == 5 * found["rounds"].sum()
 

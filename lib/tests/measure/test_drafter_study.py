@@ -87,7 +87,7 @@ def test_drafters_that_grow_trees_do_so_at_the_budgets_asked_for(monkeypatch, tm
         heads.save(small_heads.head(kind, TARGET), tmp_path / "target" / kind)
     rows = frame(decoded(specs=["medusa", "dspark", "sam", "random"], shapes=["chain:2"], grown=[4]))
     grown = rows[~rows["shape"].isin(["chain:2", "root"])].groupby("drafter")["shape"].unique().explode().to_dict()
-    assert grown == {"medusa": "ddtree:4@4", "dspark": "pctree:6@4", "model one": "opttree:4,8,0.05@4", "model two": "opttree:4,8,0.05@4"}
+    assert grown == {"medusa": "ddtree:4@4", "dspark": "dyspec:6@4", "model one": "opttree:4,8,0.05@4", "model two": "opttree:4,8,0.05@4"}
     assert rows["identical"].all() and (rows.loc[rows["shape"].str.contains("@"), "drafted"] > 0).all()
 
 

@@ -10,7 +10,7 @@ from lib.lab.tables import read
 from lib.measure import rules
 from lib.models.load import Pair
 from lib.tests import small_models
-from lib.trees import shapes
+from lib.trees import named, shapes
 from lib.verify import warp
 from lib.verify.proof import enumeration
 from lib.verify.proof.languages import Logits
@@ -24,7 +24,7 @@ def exact(folder, names, cases):
 
 
 def test_rows_hold_every_rule_below_its_bound(tmp_path):
-    cases = {shape: rules.sampled_rules(shapes.parse(shape)) for shape in ("chain:2", "star:2")}
+    cases = {shape: rules.sampled_rules(named(shape)) for shape in ("chain:2", "star:2")}
     for shape, own in cases.items():
         rows = exact(tmp_path, [shape], [*own, (rules.BOUND, "")])
     assert len(rows) == 2 * 2 * (sum(map(len, cases.values())) + 6)

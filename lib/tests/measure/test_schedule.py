@@ -6,7 +6,7 @@ import torch
 
 from lib.forward.load import load_pair
 from lib.measure.schedule import CHAIN, TREE, explained, schedule
-from lib.trees import shapes
+from lib.trees import named
 
 
 def test_each_cell_has_its_fastest_chain_and_tree():
@@ -17,7 +17,7 @@ def test_each_cell_has_its_fastest_chain_and_tree():
     assert rows.groupby("length")["kind"].apply(set).tolist() == [{CHAIN, TREE}] * 2
     assert factors["factor"].tolist() == ["kind", "length", "position"] and factors["n_prompts"].eq(16).all()
     for one in rows.itertuples():
-        tree = shapes.parse(one.shape)
+        tree = named(one.shape)
         assert (tree.max_depth == tree.budget) == (one.kind == CHAIN) and one.n_prompts == 8
         assert abs(one.speedup - (1 + one.accepted) / one.check) < 1e-9 and one.low <= one.speedup <= one.high
 

@@ -23,7 +23,7 @@ from lib.models.prompts import PromptSet
 from lib.tests import small_models
 from lib.tests.cost import test_cost
 from lib.tests.measure.test_advice_tables import told
-from lib.trees import shapes
+from lib.trees import named
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
@@ -150,7 +150,7 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
     rows = speed.in_formats("t/d", {(dtype, "none"): own for dtype, own in pairs.items()}, ASKED, drafting,
                             new_tokens=8, generator=torch.Generator().manual_seed(0))
     assert len(rows) == 4 * 2 * 3 and set(rows["alternative"]) == {PLAIN, "model, chain:2", "lookup, chain:3"}
-    alone = {way: ways.ours(pairs[way], NoDrafter(), shapes.parse("chain:0"), 8)(PROMPTS).tokens
+    alone = {way: ways.ours(pairs[way], NoDrafter(), named("chain:0"), 8)(PROMPTS).tokens
              for way in pairs}
     shared = [next((i for i, (a, b) in enumerate(zip(*texts)) if a != b), 8) for texts in zip(*alone.values())]
     for dtype, wanted in (("float32", [8] * 4), ("bfloat16", shared)):
@@ -159,7 +159,7 @@ def test_each_number_format_speaks_its_own_targets_text_in_every_way_of_decoding
 
 
 def test_sampled_texts_are_timed_in_turns_and_compared_with_the_plain_loop(pair, tmp_path):
-    shape = shapes.parse("kary:2@6")
+    shape = named("kary:2@6")
     rows = speed.sampled(pair, ASKED, [("model", "kary:2@6", shape), ("lookup", "chain:2", "chain:2")], [0.5, 1.0],
                          new_tokens=8, repeats=2, seed=0, generator=torch.Generator().manual_seed(0))
     tables.write(tmp_path, "sampled", rows, "mark")

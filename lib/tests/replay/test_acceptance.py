@@ -11,7 +11,7 @@ from lib import replay
 from lib.lab import stats
 from lib.replay import acceptance
 from lib.tests.replay.test_replay import synthetic
-from lib.trees import Tree, shapes
+from lib.trees import Tree, named, shapes
 
 ABOUT = {"target": "t", "temperature": 0.0}
 AGREES, DEPTH, LIMIT, ROWS = 0.7, 8, 48, 4000  # the drafter's favourite is the target's token so often, independently
@@ -35,7 +35,7 @@ def of_ranks(ranks, prompts=None, kinds=None):
 
 
 def test_a_tally_counts_every_round_once():
-    made, tree = recorded(), shapes.parse("kary:2@14")
+    made, tree = recorded(), named("kary:2@14")
     rounds = acceptance.rounds_of(made, tree, "d")
     table = acceptance.tally_walk(made, rounds)
     assert table["rounds"].sum() == len(rounds.rows) and table["accepted"].sum() == rounds.accepted.sum()
@@ -46,7 +46,7 @@ def test_a_tally_counts_every_round_once():
 
 
 def test_depths_add_up_to_the_accepted_length():
-    made, tree = recorded(), shapes.parse("comb:3@12")
+    made, tree = recorded(), named("comb:3@12")
     rounds = acceptance.rounds_of(made, tree, "d")
     depth = acceptance.by_depth(made, tree, rounds)
     table = acceptance.tally_walk(made, rounds)

@@ -11,8 +11,8 @@ from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
 from lib.models import load_pair, prompts
 from lib.replay import acceptance, atlas, recording, simulated
 from lib.replay.simulated import Recorded
-from lib.trees import shapes
-from lib.trees.growth.rules import BestFirst
+from lib.trees import named, shapes
+from lib.trees.growth import BestFirst
 
 PAIR = load_pair("small/tiny", dtype="float64")
 NEW, LEAST = 20, 0.15
@@ -42,7 +42,7 @@ def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("name", ["chain:4", "kary:2@14", "independent:3@9"])
 def test_static_trees_accept_what_the_trace_says(read, name):
-    tree, known = shapes.parse(name), recorded().trace
+    tree, known = named(name), recorded().trace
     same(atlas.evaluate(read, "tiny", tree),
          acceptance.tally_walk(known, acceptance.rounds_of(known, tree, "tiny")))
     again = SuffixAutomatonDrafter()

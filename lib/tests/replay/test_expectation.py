@@ -12,8 +12,7 @@ from lib.lab import stats
 from lib.replay import expectation
 from lib.replay import live
 from lib.tests import small_models
-from lib.trees import Tree
-from lib.trees.shapes import parse
+from lib.trees import Tree, named
 from lib.verify import warp
 from lib.verify.proof import enumeration
 from lib.verify.proof.languages import Logits
@@ -55,7 +54,7 @@ def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
     [("multi_step", "iid", 1e-9), ("k_seq", "iid", 1e-6), ("without_replacement", "without_replacement", 0.01)],
 )
 def test_the_expected_length_is_what_enumeration_finds(rule, proposal, close, shape):
-    tree = parse(shape)
+    tree = named(shape)
     for seed, agreement in ((0, 0.6), (1, 0.0)):
         target, drafter, made, weights = every_text(tree.max_depth, seed, agreement)
         law = enumeration.law(rule, target, drafter, tree, proposal)
@@ -67,16 +66,16 @@ def test_the_expected_length_is_what_enumeration_finds(rule, proposal, close, sh
 def test_block_verification_is_a_running_minimum(length):
     for seed in range(2):
         target, drafter, made, weights = every_text(length, seed)
-        law = enumeration.law("block", target, drafter, parse(f"chain:{length}"), "iid")
+        law = enumeration.law("block", target, drafter, named(f"chain:{length}"), "iid")
         block = expectation.block_survival(made, length, "d")
         assert block[:, 0, 1:].sum(-1) @ weights == pytest.approx(law.accepted_length, abs=1e-9)
-        by_token = expectation.survival(made, parse(f"chain:{length}"), "d", "multi_step")
+        by_token = expectation.survival(made, named(f"chain:{length}"), "d", "multi_step")
         assert (block >= by_token - 1e-12).all()
 
 
 def test_rounds_in_expectation_add_up():
     _, _, made, _ = every_text(4)
-    for tree in (parse("kary:2,2"), parse("chain:1"), parse("chain:6")):
+    for tree in (named("kary:2,2"), named("chain:1"), named("chain:6")):
         survive = expectation.survival(made, tree, "d", "multi_step")
         starts = expectation._chained_starts(survive)
         assert (survive[..., 1:] <= survive[..., :-1] + 1e-12).all() and (starts[:, 0] == 1).all()
@@ -102,7 +101,7 @@ def test_live_decoding_finds_the_expected_length():
         seed=0,
     )
     for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):
-        expected = expectation.tally(made, expectation.survival(made, parse("kary:2,2"), "d", rule))
+        expected = expectation.tally(made, expectation.survival(made, named("kary:2,2"), "d", rule))
         done = live.decode(
             target, LanguageModelDrafter(model, proposal=proposal), asked, rows=60, shape="kary:2,2", rule=rule,
             temperature=1.0, max_new_tokens=25, seed=1,

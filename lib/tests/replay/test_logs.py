@@ -9,7 +9,7 @@ import torch
 from lib.decoding import continuations
 from lib.models import SHIPPED, dialogue, load_pair
 from lib.replay import exact, log_lines, logs, recording
-from lib.trees import shapes
+from lib.trees import named, shapes
 
 PAIR = load_pair("small/tiny-small", dtype="float32")
 EOS = 0
@@ -93,7 +93,7 @@ def test_every_form_gives_the_trace_that_was_recorded(form, tmp_path):
     assert np.array_equal(found.ranks["d"], recorded.ranks["d"][:, : width - 1])
     assert np.array_equal(found.ended, recorded.ended)
     for name in ("chain:3", "kary:2@6"):
-        tree = shapes.parse(name)
+        tree = named(name)
         own, other = (exact.chained(exact.rounds(each, tree, "d")) for each in (found, recorded))
         last = {row: end - tree.max_depth for row, end in enumerate(found.ends) if not ended[row]}
         kept = [(row, start, count) for row, start, count in zip(other.rows, other.starts, other.accepted)

@@ -14,7 +14,7 @@ from lib import models, replay
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.replay import live
 from lib.replay.rank_paths import frequent, most_frequent_paths, rank_paths
-from lib.trees import Tree, shapes
+from lib.trees import Tree, named, shapes
 
 
 def synthetic(rng, rows=5, width=24, ranks=4, ahead=None, beyond=0, ended=True):
@@ -102,7 +102,7 @@ def test_ranks_a_start_deep_are_grown_from_as_others_are():
     recorded = synthetic(np.random.default_rng(2), rows=40, width=12, ranks=3, ahead=2)
     grown = frequent(recorded, 9)
     assert grown.max_depth <= 2
-    rival = shapes.at_budget("kary:3", 9)
+    rival = named("kary:3@9")
     assert replay.accepted_lengths(recorded, grown).sum() >= replay.accepted_lengths(recorded, rival).sum()
 
 
@@ -173,7 +173,7 @@ def test_trees_of_all_budgets_are_nested_and_beat_every_family(seed):
     assert all(set(small.choices()) <= set(large.choices()) for small, large in zip(grown, grown[1:]))
     assert [tree.budget for tree in grown] == [1, 2, 5, 12]
     for family in ("chain", "kary:2", "comb:3", "star"):
-        rival = shapes.at_budget(family, 12)
+        rival = named(f"{family}@12")
         assert replay.accepted_lengths(made, grown[-1]).sum() >= replay.accepted_lengths(made, rival).sum()
 
 

@@ -19,7 +19,7 @@ from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
 from lib.tests.decoding.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
 from lib.tests.drafters.test_drafters import RULES
-from lib.trees import growth, shapes
+from lib.trees import named
 
 HEADED = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, what is drafted blindly is accepted at times
 RECORDED = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24)
@@ -62,7 +62,7 @@ def test_live_rounds_are_the_replayed_ones(rule):
                                         ("block", "ddtree@7")])
 def test_trees_that_heads_grow_are_replayed_too(kind, rule):
     drafter, recorded = headed(kind)
-    found, _ = same_rounds(recorded, drafter, growth.parse(rule), HEADED)
+    found, _ = same_rounds(recorded, drafter, named(rule), HEADED)
     assert found.drafted.max() > 1
 
 
@@ -75,7 +75,7 @@ OF_TEXT = {"lookup": LookupDrafter, "sam": SuffixAutomatonDrafter, "ngrams": lam
 def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperature):
     """Under naive sampling on the sampled text itself."""
     sampled = dict(temperature=temperature, seed=3) if temperature else {}
-    for shape in map(shapes.parse, ("chain:6", "independent:2x3", "kary:2@14")):
+    for shape in map(named, ("chain:6", "independent:2x3", "kary:2@14")):
         for new in (1, 2, 5, 24):
             done = live.decode(TARGET, OF_TEXT[kind](), PROMPTS, shape=shape, max_new_tokens=new + 10, **sampled,
                                rule="naive" if temperature else "greedy")
@@ -90,7 +90,7 @@ def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperatur
 def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
     made, source = headed(kind)
     both = CombinedDrafter(SuffixAutomatonDrafter(), made, enough=2)
-    for shape in map(shapes.parse, ("chain:3", "kary:2@6")):
+    for shape in map(named, ("chain:3", "kary:2@6")):
         found, rounds = same_rounds(source, both, shape, HEADED, rows=1)
         calls = {(one.row, one.position - 1): one.draft_calls for one in rounds}
         assert len(set(calls.values())) > 1, "rounds of both"
@@ -107,14 +107,14 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
 def test_ngrams_are_replayed_by_their_ranks_too():
     made = replay.record(TARGET, {"n": OF_TEXT["ngrams"]()}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24,
                          ahead=8)
-    for shape in map(shapes.parse, ("chain:8", "kary:2@14")):
+    for shape in map(named, ("chain:8", "kary:2@14")):
         found = simulated.rounds(Recorded(made, PROMPTS), OF_TEXT["ngrams"](), shape)
         by_ranks = replay.rounds(made, shape)
         assert found.accepted.tolist() == replay.chained(by_ranks).accepted.tolist()
 
 
 def test_draft_calls_are_those_of_a_row_alone():
-    rule = growth.parse("dyspec@14")
+    rule = named("dyspec@14")
     for row, prompt in enumerate(PROMPTS[:2]):
         done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), [prompt], shape=rule, max_new_tokens=25)
         found = simulated.rounds(Recorded(RECORDED, PROMPTS), LanguageModelDrafter(DRAFTER), rule)
@@ -124,7 +124,7 @@ def test_draft_calls_are_those_of_a_row_alone():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_naive_sampling_replays_on_its_own_trace(seed):
-    rule = growth.parse("eagle2:3,4@9")
+    rule = named("eagle2:3,4@9")
     drafter = LanguageModelDrafter(DRAFTER, temperature=0.8)
     done = live.decode(TARGET, drafter, PROMPTS, shape=rule, rule="naive", temperature=0.8, max_new_tokens=20,
                        seed=seed)
@@ -134,7 +134,7 @@ def test_naive_sampling_replays_on_its_own_trace(seed):
 
 
 def test_eos_ends_a_round_as_it_stands():
-    rule = growth.parse("dyspec@14")
+    rule = named("dyspec@14")
     full = RECORDED.tokens[1].tolist()
     for eos in sorted(set(full))[:4]:
         done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape=rule, max_new_tokens=25,
@@ -145,7 +145,7 @@ def test_eos_ends_a_round_as_it_stands():
 
 
 def test_a_static_shape_replays_as_its_ranks_say():
-    tree = shapes.parse("kary:2@6")
+    tree = named("kary:2@6")
     by_ranks = replay.chained(replay.walk(RECORDED, tree, "d"))
     drafted = simulated.rounds(Recorded(RECORDED, PROMPTS), LanguageModelDrafter(DRAFTER), tree)
     for name in ("rows", "starts", "accepted", "nodes"):
@@ -154,11 +154,11 @@ def test_a_static_shape_replays_as_its_ranks_say():
 
 def test_no_round_counts_where_texts_are_too_short():
     made = replay.read(TARGET, {}, PROMPTS, [[1], [2, 3], [4], [5]], names=NAMES, kinds=KINDS)
-    none = simulated.rounds(Recorded(made, PROMPTS), LanguageModelDrafter(DRAFTER), growth.parse("dyspec@8"))
+    none = simulated.rounds(Recorded(made, PROMPTS), LanguageModelDrafter(DRAFTER), named("dyspec@8"))
     assert len(none.rows) == 0 and none.open_end.dtype == bool
 
 
 def test_drafters_that_remember_rounds_are_refused():
-    rule, pair = growth.parse("dyspec@8"), SimpleNamespace(target=TARGET, draft_model=DRAFTER)
+    rule, pair = named("dyspec@8"), SimpleNamespace(target=TARGET, draft_model=DRAFTER)
     with pytest.raises(ValueError, match="drafter is a AdaptiveDrafter.*decode with others live"):
         simulated.rounds(Recorded(RECORDED, PROMPTS), make("adaptive", pair), rule)

@@ -15,7 +15,7 @@ from lib.drafters.lookup import LookupDrafter
 from lib.replay import recording, trace
 from lib.tests import small_models
 from lib.tests.replay.test_replay import synthetic
-from lib.trees import shapes
+from lib.trees import named, shapes
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
@@ -87,7 +87,7 @@ def test_ranks_from_where_the_round_started_are_replayed():
     made = replay.read(TARGET, {"h": Heads()}, PROMPTS[:4], written, names=NAMES[:4], kinds=KINDS[:4], ahead=3,
                        eos_token_id=[8, 5, 7, 1])
     # A root r meets the ranks r, r + 1, r + 2, each modulo 3, up to its text's end.
-    tree = shapes.parse("kary:3@39")
+    tree = named("kary:3@39")
     assert replay.accepted_lengths(made, tree).tolist() == [3, 3, 3, 2, 1, 1, 2, 1]
     assert replay.accepted_lengths(made, shapes.chain(3)).tolist() == [0, 0, 1, 0, 0, 1, 0, 1]
 

@@ -37,64 +37,6 @@ def test_an_expansion_has_its_branching_at_every_depth(branching):
         assert len(tree.children(node)) == expected
 
 
-@pytest.mark.parametrize("family", shapes.FAMILIES)
-def test_every_family_has_exactly_its_budget_and_contains_what_is_smaller(family):
-    smaller = set()
-    for budget in range(65):
-        tree = shapes.at_budget(family, budget, acceptance=ACCEPTANCE)
-        choices = set(tree.choices())
-        assert tree.budget == len(choices) == budget
-        assert (np.diff(tree.depth) >= 0).all(), "nodes stand level by level"
-        if family != "optimal":  # ties between optimal trees may fall differently from one budget to the next
-            assert smaller < choices or budget == 0
-        smaller = choices
-        assert tree == shapes.parse(f"{family}@{budget}", acceptance=ACCEPTANCE)
-
-
-@pytest.mark.parametrize(("fixed", "family"), [
-    (shapes.chain(5), "chain"), (shapes.star(5), "star"), (shapes.independent(4, 8), "independent:4"),
-    (shapes.kary(2, 4), "kary:2"), (shapes.kary(3, 2), "kary:3"), (shapes.comb(3, 4), "comb:3"),
-    (shapes.expansion([2, 2, 1]), "expansion:2,2,1"),
-    (shapes.expansion([1, 1, 3, 1, 1, 1, 1, 1]), "expansion:1,1,3,1,1,1,1,1"),
-    (shapes.expansion([1, 1, 3, 1, 1]), "delayed:2,3"), (shapes.independent(2, 4), "delayed:0,2"),
-])
-def test_a_family_at_the_budget_of_a_fixed_shape_is_that_shape(fixed, family):
-    assert shapes.at_budget(family, fixed.budget) == fixed
-
-
-def test_a_cut_level_is_dealt_from_the_left():
-    assert shapes.at_budget("independent:4", 6).choices() == [(0,), (1,), (2,), (3,), (0, 0), (1, 0)]
-    assert shapes.at_budget("kary:2", 4).choices() == [(0,), (1,), (0, 0), (0, 1)]
-    assert shapes.at_budget("expansion:2", 5).choices() == [(0,), (1,), (0, 0), (1, 0), (0, 0, 0)]
-
-
-@pytest.mark.parametrize(("name", "tree"), [
-    ("chain:5", shapes.chain(5)), ("independent:4x8", shapes.independent(4, 8)), ("kary:2,3", shapes.kary(2, 3)),
-    ("comb:3,4", shapes.comb(3, 4)), ("star:4", shapes.star(4)), (" expansion:2,2,1", shapes.expansion([2, 2, 1])),
-    ("optimal:2@6", shapes.optimal(ACCEPTANCE, 6, max_depth=2)), ("sparse@6", shapes.sparse(ACCEPTANCE, 6)),
-    (shapes.chain(2), shapes.chain(2)),
-])
-def test_names_stand_for_trees(name, tree):
-    assert shapes.parse(name, acceptance=ACCEPTANCE) == tree
-
-
-@pytest.mark.parametrize(("name", "message"), [
-    ("chian:5", "'chian:5' is unknown: the families are chain, "), (7, "'7' is unknown"),
-    ("chain:x", "parameters 'x': give whole numbers"), ("kary:2@x", "budget 'x'"),
-    ("delayed:2,3", "write 'delayed:2,3@16'"), ("sparse", "needs a budget: write 'sparse@16'"),
-    ("optimal@4", "pass acceptance="),
-    *((name, "branching is 0") for name in ("delayed:2,0@9", "kary:0@4", "expansion:2,0,1@9")),
-    *((name, "too few or too many parameters: write") for name in (
-        "chain", "kary:2", "delayed:2@9", "kary@4", "chain:3@4", "expansion", "optimal:1,2@4", "sparse:3@4")),
-    ("kary:9,9", "has [0-9]+ nodes or more"), ("chain@99999", "99999 nodes"),
-    *((name, "at most 65536") for name in ("chain:9999999999", "independent:2x9999999999", "kary:2,20000",
-                                           "kary:1,9999999999", "comb:3,9999999999", "star:9999999999")),
-])
-def test_a_wrong_name_says_how_to_write_it(name, message):
-    with pytest.raises(ValueError, match=message):
-        shapes.parse(name, acceptance=ACCEPTANCE if ":" in str(name) else None)
-
-
 @lru_cache
 def all_ordered_trees(size, depth, most_children):
     """Every tree of `size` nodes whose children take the first ranks, as a tuple of the children's trees."""

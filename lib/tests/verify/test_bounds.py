@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.trees import shapes
+from lib.trees import named, shapes
 from lib.verify import RULES
 from lib.verify.proof import bounds, enumeration
 from lib.verify.proof.languages import HARD, random_pair
@@ -30,7 +30,7 @@ def test_on_a_chain_block_verification_is_the_best_there_is():
 
 def test_of_chosen_children_naive_sampling_is_the_best_there_is():
     for seed, name in enumerate(["star:2", "expansion:2,1", "kary:2,2", "comb:2,3"] * 3):
-        pair, tree = random_pair(seed), shapes.parse(name)
+        pair, tree = random_pair(seed), named(name)
         best = bounds.best_accepted_length(*pair, tree, "top_k")
         assert accepted("naive", pair, tree, "top_k") == pytest.approx(best, abs=CLOSE)
 
@@ -39,7 +39,7 @@ def test_of_chosen_children_naive_sampling_is_the_best_there_is():
 def test_no_lossless_rule_is_above_the_bound(proposal):
     pairs = [random_pair(seed) for seed in range(9)] + [pair for name, pair in HARD.items() if name != "a denormal"]
     for place, pair in enumerate(pairs):
-        tree = shapes.parse(["star:3", "expansion:2,1", "comb:2,2"][place % 3])
+        tree = named(["star:3", "expansion:2,1", "comb:2,2"][place % 3])
         best = bounds.best_accepted_length(*pair, tree, proposal)
         for rule in RULES.values():
             if rule.lossless and rule.sampled and proposal in rule.proposals and rule.shapes == "any":

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lib.decoding.loop import Decider
 from lib.decoding.records import Hooks
-from lib.trees import Tree, shapes
+from lib.trees import Tree, named, shapes
 from lib.verify import RULES, Draft, GeneratorDraws, verify, warp
 from lib.verify.draft import PROPOSALS
 from lib.verify.fast import k_seq_scale
@@ -42,7 +42,7 @@ def seeded(seed):
 
 def random_round(seed, shape, proposal, vocabulary=40):
     """A draft and the target's probabilities float64[m, V], whose random logits have a correlation of 0.8."""
-    generator, tree = torch.Generator().manual_seed(seed), shapes.parse(shape)
+    generator, tree = torch.Generator().manual_seed(seed), named(shape)
     own, other = torch.randn(2, tree.size, vocabulary, generator=generator)
     target, probs = torch.softmax(3 * own, -1), torch.softmax(3 * (0.8 * own + 0.6 * other), -1)
     tokens = torch.zeros(tree.size, dtype=torch.long)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.trees.growth.candidates import Candidates, Growth, grow
+from lib.trees.growth import Candidates, Growth, grow
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.fast import without

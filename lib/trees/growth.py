@@ -1,0 +1,261 @@
+"""Growth rules: how a tree grows from a drafter's probabilities in every round.
+
+The drafter gives nodes their children, one forward pass per level. A rule decides which nodes of the newest level get
+children next, and which candidates the tree keeps; `grow` runs both until no node is left to expand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from lib.trees.tree import NO_PARENT, ROOT, Tree
+
+DEPTH = 16  # the most levels, if a name does not give them
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All candidate nodes so far, level by level; within a level by parent, then by rank. Node 0 is the root.
+
+    parents, rank, depth: int64[c]. reach: float64[c], the product of the drafter's probabilities along the node's path,
+    1 for the root; it estimates the probability that the node is accepted, and is never larger than the parent's.
+    """
+
+    parents: np.ndarray
+    rank: np.ndarray
+    depth: np.ndarray
+    reach: np.ndarray
+
+    @classmethod
+    def root(cls) -> Candidates:
+        """The root alone."""
+        return cls(np.array([NO_PARENT]), np.array([0]), np.array([0]), np.array([1.0]))
+
+    @property
+    def levels(self) -> int:
+        """The number of levels below the root."""
+        return int(self.depth[-1])
+
+    @property
+    def newest(self) -> int:
+        """The first node of the deepest level."""
+        return int(np.searchsorted(self.depth, self.depth[-1]))
+
+    @cached_property
+    def _order(self) -> np.ndarray:
+        return 1 + np.argsort(-self.reach[1:], kind="stable")  # stable: ties go to the shallower, then to the first
+
+    def best(self, count: int | None = None) -> np.ndarray:
+        """int64[<= count]: the draft nodes of largest reach, in that order; together with the root they form a tree."""
+        return self._order[:count]
+
+    def with_children(self, nodes: Sequence[int], probs: np.ndarray) -> Candidates:
+        """These candidates and the children of `nodes` (of the deepest level, in node order), one level deeper.
+
+        probs float[len(nodes), width]: the drafter's probabilities of each node's best tokens, non-increasing.
+        """
+        nodes, (_, width) = np.asarray(nodes, dtype=np.int64), probs.shape
+        return Candidates(np.concatenate([self.parents, np.repeat(nodes, width)]),
+                          np.concatenate([self.rank, np.tile(np.arange(width), len(nodes))]),
+                          np.concatenate([self.depth, np.full(len(nodes) * width, self.levels + 1)]),
+                          np.concatenate([self.reach, (self.reach[nodes, None] * probs).ravel()]))
+
+    def tree(self, kept: np.ndarray) -> Grown:
+        """The tree of the root and of these draft nodes, which must include each node's parent."""
+        nodes = np.concatenate([[ROOT], np.sort(kept)])
+        parents = np.searchsorted(nodes, self.parents[nodes])
+        parents[0] = NO_PARENT
+        return Grown(Tree(parents, self.rank[nodes]), nodes, self.reach[nodes])
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A grown tree; the candidate of each of its nodes, int64[m], and that candidate's reach, float64[m]."""
+
+    tree: Tree
+    nodes: np.ndarray
+    reach: np.ndarray
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The base of growth rules: frozen values without state.
+
+    budget: the most draft nodes of a tree. max_depth: the most levels, and so forward passes of the drafter.
+    """
+
+    budget: int
+    max_depth: int = DEPTH
+
+    @property
+    def name(self) -> str:
+        """The rule in the form that `trees.named` reads."""
+        raise NotImplementedError(f"{type(self).__name__} does not define name")
+
+    @property
+    def width(self) -> int:
+        """The children of an expanded node (fewer if the vocabulary is smaller)."""
+        return self.budget
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """int64[]: nodes of the deepest level that get children in the next forward pass, in node order; or none."""
+        raise NotImplementedError(f"{type(self).__name__} does not define expand")
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """int64[<= budget]: the draft nodes that the tree keeps."""
+        return candidates.best(self.budget)
+
+    def at_most(self, depth: int) -> Growth:
+        """The rule with trees of at most `depth` levels."""
+        return self if self.max_depth <= depth else replace(self, max_depth=depth)
+
+
+def next_level(rule: Growth, candidates: Candidates) -> np.ndarray:
+    """The nodes to expand next, int64[]: the root, then the rule's choice; a tree of n nodes has at most n levels."""
+    if candidates.levels >= min(rule.max_depth, rule.budget):
+        return np.zeros(0, dtype=np.int64)
+    return rule.expand(candidates) if candidates.levels else np.array([ROOT])
+
+
+def grow(rule: Growth, children: Callable[[Candidates, np.ndarray], np.ndarray]) -> Grown:
+    """A tree grown level by level, with one call of `children` per level.
+
+    children(candidates, nodes) gives float[len(nodes), width]: the probabilities of each node's best tokens.
+    """
+    candidates = Candidates.root()
+    while len(nodes := next_level(rule, candidates)):
+        candidates = candidates.with_children(nodes, children(candidates, nodes))
+    return candidates.tree(rule.keep(candidates))
+
+
+@dataclass(frozen=True)
+class Eagle2(Growth):
+    """Expand and rerank (EAGLE-2, Li et al. 2024, section 4): the `children` nodes of a level with the largest reach
+    get `children` children each, and the `budget` candidates with the largest reach are kept.
+
+    Ties go to the shallower node. If there are few candidates (k + (depth - 1) k^2 for k children), the tree is smaller
+    than its budget.
+    """
+
+    children: int = 8
+
+    @property
+    def name(self) -> str:
+        """Its width and depth are its numbers."""
+        return f"eagle2:{self.children},{self.max_depth}@{self.budget}"
+
+    @property
+    def width(self) -> int:
+        """The children of an expanded node."""
+        return self.children
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """The best nodes of the newest level."""
+        ordered = candidates.best()
+        return np.sort(ordered[ordered >= candidates.newest][: self.children])
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The cost of a round, in any unit of time: target[n] to verify n draft nodes, draft per forward pass of a level.
+
+    target: float[N + 1], from n = 0, the root alone; must not decrease. ValueError names the values that do not fit.
+    """
+
+    target: tuple[float, ...]
+    draft: float
+
+    def __post_init__(self):
+        object.__setattr__(self, "target", tuple(self.target))  # from JSON it is a list
+        steps = np.diff(self.target)
+        finite = np.isfinite([*self.target, self.draft]).all()
+        if len(self.target) < 2 or not finite or min(self.target) <= 0 or (steps < 0).any() or self.draft < 0:
+            raise ValueError(f"costs target {self.target[:4]}... and draft {self.draft}: give positive times for 0, 1, "
+                             "2, ... draft nodes that do not decrease (take their running maximum), and a draft >= 0")
+
+    def speeds(self, reach: np.ndarray, levels: int) -> np.ndarray:
+        """float[k + 1]: expected tokens per unit of time of trees of the first 0 .. k nodes, after so many levels.
+
+        reach: float[k] of nodes in the order in which they join the tree. A node pays as long as its reach over its
+        cost exceeds the speed of the tree without it; with evenly rising costs that ends at the largest speed. Taking
+        the largest also steps over a single costly node, such as the first of a wider matrix product.
+        """
+        tokens = 1 + np.concatenate([[0.0], np.cumsum(reach)])
+        return tokens / (levels * self.draft + np.asarray(self.target)[: len(tokens)])
+
+
+@dataclass(frozen=True)
+class BestFirst(Growth):
+    """Greedily the node of largest reach, for top-k children. The name tells what it grows over and when it stops:
+
+    "dyspec": one distribution per node; no stop (DySpec, Xiong et al. 2024).
+    "ddtree": one distribution per depth, which does not depend on the branch, as block drafters and Medusa heads give;
+        no stop (DDTree, arXiv 2604.12989).
+    "opttree": at most `level_width` nodes of a level are expanded, until a level adds no more than `delta` to the
+        summed reach of the `budget` best candidates, the drafter's estimate of the accepted length (OPT-Tree, Wang et
+        al. 2025, Alg. 1; the paper has level_width = budget).
+    "smart": a node is added while its reach over its cost exceeds the tree's present speed (SMART, arXiv 2604.09731).
+        The probabilities of a level are unknown before it is drafted. Our choice, not the paper's, is to estimate them
+        from above: each node of the newest level counts as a child of its own reach, and the level is drafted for those
+        nodes that, best first, make the round faster.
+
+    A heap (`shapes.best_first`) would need one distribution at a time; here one forward pass serves a level, and the
+    tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the heap takes
+    the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
+    descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only
+    better candidates have to be expanded, and growth ends when none of the newest level is among the best.
+    """
+
+    family: str = "dyspec"
+    level_width: int | None = None
+    delta: float | None = None
+    costs: Costs | None = None
+
+    def __post_init__(self):
+        if self.costs is not None and len(self.costs.target) <= self.budget:
+            raise ValueError(f"the costs cover {len(self.costs.target) - 1} draft nodes, the budget is {self.budget}; "
+                             "give the target's cost up to the budget, or a smaller budget")
+
+    @property
+    def name(self) -> str:
+        """Its depth is its number; of "opttree" the width and depth, and the delta where it is not 0."""
+        numbers = [self.max_depth]
+        if self.delta is not None:
+            numbers = [self.level_width, self.max_depth, *([self.delta] if self.delta else [])]
+        return f"{self.family}:{','.join(f'{number:g}' for number in numbers)}@{self.budget}"
+
+    def expand(self, candidates: Candidates) -> np.ndarray:
+        """The nodes of the newest level that may still have a child in the tree, unless the stop says otherwise."""
+        full = len(candidates.reach) > self.budget
+        growing = candidates.best(self.budget - full)
+        growing = growing[growing >= candidates.newest][: self.level_width]
+        if self.delta is not None and self._gain_of_newest(candidates) <= self.delta:
+            growing = growing[:0]
+        if self.costs is not None:
+            growing = self._worth_drafting(candidates, self.costs)
+        return np.sort(growing)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """The best candidates; with costs, as many as make the round fastest."""
+        best = candidates.best(self.budget)
+        if self.costs is None:
+            return best
+        return best[: self.costs.speeds(candidates.reach[best], candidates.levels).argmax()]
+
+    def _gain_of_newest(self, candidates: Candidates) -> float:
+        """What the newest level added to the summed reach of the `budget` best candidates."""
+        reach = candidates.reach
+        before = np.sort(reach[1 : candidates.newest])[::-1][: self.budget].sum()
+        return reach[candidates.best(self.budget)].sum() - before
+
+    def _worth_drafting(self, candidates: Candidates, costs: Costs) -> np.ndarray:
+        """The nodes of the newest level to expand, if another level is expected to make the round faster."""
+        kept, reach = self.keep(candidates), candidates.reach
+        growing = kept[kept >= candidates.newest][: self.budget - len(kept)]
+        present = costs.speeds(reach[kept], candidates.levels)[-1]
+        speeds = costs.speeds(reach[np.concatenate([kept, growing])], candidates.levels + 1)[len(kept):]
+        return growing[: speeds.argmax()] if speeds.max() > present else growing[:0]

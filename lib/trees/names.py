@@ -1,0 +1,140 @@
+"""Trees by name: `named` reads "family:numbers@budget", and `FAMILIES` has a row for each family that it knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import signature
+
+from lib.trees import shapes
+from lib.trees.growth import DEPTH, BestFirst, Costs, Eagle2, Growth
+from lib.trees.shapes import level_order, whole_number
+from lib.trees.tree import Tree
+
+CHAIN, TREE, GROWN = "chain", "static tree", "grown tree"  # the forms of a family
+# Families that figures and tables compare, if a run names no others.
+COMPARED = ("chain", "star", "independent:2", "independent:4", "kary:2", "kary:3", "comb:3", "expansion:2,2,1",
+            "expansion:1,1,3,1,1,1,1,1", "sparse", "optimal")
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family of trees.
+
+    summary: the sentence that reports print. example: its names, as `named` reads them. at_budget: the tree or growth
+    rule of a budget and of the numbers of a name. fixed: the tree of the numbers alone, for names without a budget.
+    needs: what it is grown from, the name of an argument of `named` that `at_budget` takes after the budget.
+    """
+
+    summary: str
+    example: str
+    at_budget: Callable[..., Tree | Growth]
+    fixed: Callable[..., Tree] | None = None
+    needs: str | None = None
+    form: str = TREE
+
+
+def _levels(max_depth: float, budget: int) -> int:
+    return min(whole_number(max_depth, "max_depth"), budget)
+
+
+FAMILIES: dict[str, Family] = {
+    "chain": Family("one path of favourites", "chain:8 or chain@8", shapes.chain, shapes.chain, form=CHAIN),
+    "star": Family("candidates for the next token alone", "star:4 or star@4", shapes.star, shapes.star),
+    "independent": Family("chains that share only the root", "independent:4x8 (count, length) or independent:4@32",
+                          lambda budget, count: level_order(budget, [count]), shapes.independent),
+    "kary": Family("complete tree of one branching", "kary:2,3 (branching, depth) or kary:2@16",
+                   lambda budget, branching: level_order(budget, then=branching), shapes.kary),
+    "comb": Family("a chain with alternatives beside each node", "comb:3,4 (branching, depth) or comb:3@16",
+                   lambda budget, branching: level_order(budget, then=branching, favourites_only=True), shapes.comb),
+    "expansion": Family("SpecInfer's branching by depth, then chains", "expansion:2,2,1 or expansion:2,2,1@32",
+                        lambda budget, first, *others: level_order(budget, [first, *others]),
+                        lambda first, *others: shapes.expansion([first, *others])),
+    "sparse": Family("largest path products by depth and rank (Medusa)", "sparse@32",
+                     lambda budget, acceptance: shapes.sparse(acceptance, budget), needs="acceptance"),
+    "optimal": Family("longest expected path by rank (Sequoia)", "optimal@32 or optimal:4@32 (depth)",
+                      lambda budget, acceptance, depth=None: shapes.optimal(acceptance, budget, depth),
+                      needs="acceptance"),
+    "eagle2": Family("best WIDTH of each of DEPTH levels expanded, all reranked (EAGLE-2)",
+                     "eagle2:4,6@32 (width, depth)", lambda budget, width, depth: Eagle2(
+                         budget, _levels(depth, budget), whole_number(width, "width")), form=GROWN),
+    "dyspec": Family("largest path products, best first (DySpec)", "dyspec@32 or dyspec:8@32 (depth)",
+                     lambda budget, depth=DEPTH: BestFirst(budget, _levels(depth, budget)), form=GROWN),
+    "ddtree": Family("largest products of one distribution per depth (DDTree)", "ddtree@32 or ddtree:8@32 (depth)",
+                     lambda budget, depth=DEPTH: BestFirst(budget, _levels(depth, budget), "ddtree"), form=GROWN),
+    "opttree": Family("best WIDTH of each level expanded until a level gains at most DELTA (OPT-Tree)",
+                      "opttree@32 or opttree:32,8,0.1@64 (width, depth, delta)",
+                      lambda budget, width=None, depth=DEPTH, delta=0.0: BestFirst(
+                          budget, _levels(depth, budget), "opttree", delta=delta,
+                          level_width=max(1, budget) if width is None else whole_number(width, "width")), form=GROWN),
+    "smart": Family("grown while it makes a round faster (SMART)", "smart@32 or smart:8@32 (depth), with costs=",
+                    lambda budget, costs, depth=DEPTH: BestFirst(budget, _levels(depth, budget), "smart", costs=costs),
+                    needs="costs", form=GROWN),
+}
+
+
+def named(name: str | Tree | Growth, *, acceptance=None, costs: Costs | None = None) -> Tree | Growth:
+    """The tree or growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a Tree or a growth rule passes through.
+
+    "kary:2@16" is a family at a budget (exactly 16 draft nodes, the first in level order), "kary:2,3" a fixed shape,
+    "eagle2:4,6@32" a rule that grows a tree of at most 32 nodes in each round; `FAMILIES` has an example of each.
+    acceptance: float[R] by rank, for "sparse" also float[D, R] by depth and rank. costs: of a round, for "smart".
+    ValueError names the part of the name that is wrong.
+    """
+    if isinstance(name, (Tree, Growth)):
+        return name
+    if not isinstance(name, str):
+        raise ValueError(f"shape is {name!r}; give a name such as 'kary:2@16', a Tree, or a growth rule")
+    if acceptance is None and costs is None:
+        return _without_measurements(name)
+    return _read(name, {"acceptance": acceptance, "costs": costs})
+
+
+def form_of(name: str) -> str:
+    """CHAIN, TREE or GROWN; a label that is no name, such as that of a tree from recorded text, stands for a TREE."""
+    key = _key(name)
+    return FAMILIES[key].form if key in FAMILIES else TREE
+
+
+@lru_cache(maxsize=256)
+def _without_measurements(name: str) -> Tree | Growth:
+    """One object per name, so that values cached for a tree are found without comparing trees."""
+    return _read(name, {"acceptance": None, "costs": None})
+
+
+def _key(name: str) -> str:
+    return re.split("[:@]", name, maxsplit=1)[0].strip()
+
+
+def _read(name: str, measurements: dict[str, object]) -> Tree | Growth:
+    if _key(name) not in FAMILIES:
+        raise ValueError(f"{name!r} is unknown: the families are {', '.join(FAMILIES)}; write 'kary:2@16', 'chain:5' "
+                         "or 'eagle2:4,6@32'")
+    family = FAMILIES[_key(name)]
+    before, at, budget = name.strip().partition("@")
+    pieces = re.split("[x,]", before.partition(":")[2]) if ":" in before else []
+    numbers = [_number(piece, name, family) for piece in pieces]
+    if at and not budget.isdecimal():
+        raise ValueError(f"{name!r} has budget {budget!r}: give a whole number after the @, as in {family.example}")
+    if not at and family.fixed is None:
+        raise ValueError(f"{name!r} needs a budget: write '{before}@16'")
+    arguments = [int(budget), *numbers] if at else numbers
+    if family.needs:
+        if measurements[family.needs] is None:
+            raise ValueError(f"{name!r} is grown from measurements: pass {family.needs}=")
+        arguments.insert(1, measurements[family.needs])
+    make = family.at_budget if at else family.fixed
+    try:
+        signature(make).bind(*arguments)
+    except TypeError:
+        raise ValueError(f"{name!r} has too few or too many numbers: write {family.example}") from None
+    return make(*arguments)
+
+
+def _number(piece: str, name: str, family: Family) -> float:
+    """An integer, or a decimal fraction where the piece has a point."""
+    if not re.fullmatch(r"\s*\d+(\.\d*)?\s*", piece):
+        raise ValueError(f"{name!r} has {piece!r} where a number belongs: write {family.example}")
+    return float(piece) if "." in piece else int(piece)
