@@ -107,8 +107,6 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
     from lib.measure import parameters
 
     parameters.check(made)
-    for sentence in parameters.needs(made):
-        print(sentence)
     with _workers(given):
         work = partial(run.carry_out, made, facts=partial(_facts, made))
         return _told(work, lambda: f"to resume: {shlex.join(run.resuming(made))}", made.folder)

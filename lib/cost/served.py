@@ -20,7 +20,7 @@ from lib.cost.recommendation import NO_DRAFTER, NO_TREE, ONE, PLAIN, ForBatch, I
 from lib.cost.round_cost import FREE, Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import stats
-from lib.models.prompts import places
+from lib.models.prompts import numbers_in_kind
 from lib.replay.logs import Texts
 
 FILE = "served.json"  # in a run's folder: what `ForLogs.save` writes
@@ -99,7 +99,7 @@ class ForLogs:
 
 def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
     """bool[N]: the answers that choose, every second one of each kind, and those that judge; a conversation is one."""
-    chosen = np.array(places(texts.names, texts.kinds)) % 2 == 0
+    chosen = np.array(numbers_in_kind(texts.names, texts.kinds)) % 2 == 0
     return (chosen, ~chosen) if not chosen.all() else (chosen, chosen)
 
 

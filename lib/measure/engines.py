@@ -77,7 +77,7 @@ def of_log(log: str, pair: Pair, limit: int | None, first: int) -> PromptSet:
     if not fit:
         raise ValueError(f"{log} has no prompt of {limit} tokens at most, which fit beside the answer; generate less")
     known = known.select(fit)
-    at = prompt_files.places(known.names, known.kinds)
+    at = prompt_files.numbers_in_kind(known.names, known.kinds)
     return known.select([row for row, place in enumerate(at) if place < first])
 
 

@@ -28,7 +28,6 @@ from lib.measure.served import EXAMPLE, kinds_of
 from lib.models import checks, gguf_files, load
 from lib.models import prompts as prompt_files
 from lib.models.registry import sources
-from lib.models.workloads import of_folder
 from lib.replay import log_lines
 from lib.replay.acceptance import FREQUENT
 from lib.trees import named
@@ -63,7 +62,7 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
     model of the hub the file of its cache that holds its commit. Nothing is fetched, and a pair that cannot be found
     has no files: `load_pairs` refuses it.
     """
-    files = {prompt_files.place(prompts, chat) for chat in (False, True)}
+    files = {prompt_files.file_of(prompts, chat) for chat in (False, True)}
     for pair in pairs:
         target = drafter = None
         with suppress(checks.PairError):
@@ -185,9 +184,10 @@ def prompts(name: str, values: Values) -> None:
     """
     known = {load.chats(pair) for pair in values["pairs"]} if values[name] == "" else {False}
     for chat in {True, False} if None in known else known:
-        names, kinds = prompt_files.check(values[name], chat)
+        rows = prompt_files.rows(prompt_files.file_of(values[name], chat))
         if "choose_prompts" in values:
-            prompt_files.split_rows(names, kinds, values["choose_prompts"], values["judge_prompts"])
+            prompt_files.split_rows([row.name for row in rows], [row.kind for row in rows], values["choose_prompts"],
+                                    values["judge_prompts"])
 
 
 def dtype(name: str, values: Values) -> None:
@@ -222,7 +222,7 @@ def endpoint(name: str, values: Values) -> None:
     if values["temperature"] < 0:
         raise ValueError("temperature is below 0; give the one at which the endpoint shall answer, 0 for greedy "
                          "decoding")
-    prompt_files.check(values["prompts"], chat=True)
+    prompt_files.rows(prompt_files.file_of(values["prompts"], has_template=True))
 
 
 def inputs(name: str, values: Values) -> None:
@@ -266,17 +266,6 @@ def engines(name: str, values: Values) -> None:
         load.check_pairs([values["target"], *models])
 
 
-def needs(made: RunPlan) -> list[str]:
-    """What the local models of a plan's notebooks need, a sentence each."""
-    told = []
-    for stage in made.stages:
-        values = stage.parameters
-        if values.get("pairs") and isinstance(values.get("dtype"), str):
-            with chdir(made.layout.notebooks), suppress(ValueError, OSError):  # which loading will name
-                told += load.needs(values["pairs"], dtypes_of(values["dtype"], device=values.get("device", "cpu")))
-    return list(dict.fromkeys(told))
-
-
 MODELS: Mapping[str, Check] = {"pairs": pairs, "prompts": prompts, "dtype": dtype}  # of every notebook that runs a pair
 CHECKS: Mapping[str, Mapping[str, Check]] = {
     "01_shapes": {"families": family, "shape": family, "max_budget": within_curves},
@@ -292,7 +281,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
         **MODELS, "drafters": possible_drafters, "larger_pairs": larger_pairs, "larger_dtype": dtype,
         "elsewhere": lambda name, values: of_runs(values[name], sources(values["pairs"][0])[0].short),
         "lengths": bounded(lambda value: type(value) is int and value > 0, "numbers of tokens, from 1 on"),
-        "texts_folder": lambda name, values: values[name] and of_folder(Path(values[name]).expanduser()),
+        "texts_folder": lambda name, values: values[name] and prompt_files.rows(Path(values[name]).expanduser()),
         "most_nodes": nodes, "formats": lambda name, values: check_formats(values[name])},
     "07_speed": {**MODELS, "drafters": drafter, "policy": drafter, "chain": tree, "more_shapes": tree,
                  "most_nodes": nodes, "batches": plain_batch_first, "sampled_temperatures": above_zero,

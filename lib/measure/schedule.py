@@ -1,7 +1,7 @@
 """Which drafter and tree, by batch size and length of the text, and does the length explain what is accepted? The
 tables "schedule" and "explained" of notebook 6.
 
-Prompts of each length are made of real text (`models.workloads`), and the target's greedy answers are recorded.
+Prompts of each length are made of real text (`models.prompts`), and the target's greedy answers are recorded.
 Drafters that read the text draft again, and the pair's draft model is replayed; its drafting and the check are timed
 after texts of that length. Heads are left out: timing each in each cell would take longer than the recommendation.
 """
@@ -23,7 +23,7 @@ from lib.drafters.drafter import BY_RANKS
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.registry import advised, heads_for, make, needs_draft_model
 from lib.lab import stats
-from lib.models import workloads
+from lib.models import prompts as prompt_files
 from lib.replay import acceptance, simulated
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
@@ -31,6 +31,7 @@ from lib.trees import named
 
 SHAPES = ("chain:1", "chain:2", "chain:4", "chain:7", "independent:2@8", "kary:2@14")
 READERS = ("lookup", "sam")
+PER_KIND = 2  # prompts of each kind of text and length
 MOST_TOKENS = 8192  # of all texts of a batch: more are not timed
 CHAIN, TREE = "chain", "tree"
 
@@ -48,7 +49,7 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     folder: of the user's texts; empty for the shipped ones. seconds: for the costs of a batch, length and drafter.
     Lengths that leave no room in the target's window, or need more than MOST_TOKENS in a batch, are left out.
     """
-    texts = workloads.of_folder(Path(folder)) if folder else None
+    texts = Path(folder) if folder else prompt_files.FAMILY
     rng, order, frames, rounds = np.random.default_rng(seed), torch.Generator().manual_seed(seed), [], []
     named = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
     readers, last = {name: make(name, pair) for name in named}, named[-1]
@@ -59,7 +60,7 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     deepest = max(named(name).max_depth for name in names)
     room = pair.window - new_tokens - deepest - 2 if pair.window else np.inf
     for length in (length for length in lengths if length < 0.9 * room):
-        prompts = workloads.of_length(pair.tokenizer, length, texts=texts)
+        prompts = prompt_files.of_length(pair.tokenizer, length, PER_KIND, texts)
         recorded = candidates.record(pair, modelled, prompts, new_tokens, deepest)
         ruler = ExcerptDrafter(prompts.ids, pair.vocabulary, order)
         walks = {(reader, name): simulated.rounds(recorded, drafter, named(name))

@@ -134,10 +134,9 @@ def ask(url: str, name: str, target: Served, path: str, folder: Path, *, first: 
     chats = dialogue.has_template(target.tokenizer)
     settings = dict(new_tokens=new_tokens, temperature=temperature, seed=seed)
     requests, kinds = {}, {}
-    for row in prompt_files.rows(prompt_files.place(path, chats)):
+    for row in prompt_files.rows(prompt_files.file_of(path, chats)):
         if list(kinds.values()).count(row.kind) < first:
-            messages = row.dialogue()
-            asked = messages if chats else "\n\n".join(message["content"] for message in messages)
+            asked = row.messages if chats else "\n\n".join(message["content"] for message in row.messages)
             requests[row.name], kinds[row.name] = endpoint.request_of(name, asked, **settings), row.kind
     return endpoint.collect(url, requests, kinds, folder)
 

@@ -15,7 +15,6 @@ from transformers.utils import logging
 
 from lib.attention.registration import TREE, register, takes_chains
 from lib.models import checks, registry
-from lib.models import needs as needs_of
 from lib.models.dialogue import end_of_turn, has_template
 from lib.models.recurrent import read_in_steps
 from lib.models.registry import NO_MODEL, PAIRS, RANDOM, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
@@ -230,17 +229,6 @@ def check_pairs(names: Sequence[str], is_served: bool = False) -> None:
             (tokenizer if is_served and source is target else config)(source)
         if len(readable) == 1 + len(drafter):
             _check_partners((target, *drafter), config, tokenizer, _settings(target) if is_served else None)
-
-
-def needs(names: Sequence[str], dtypes: tuple[torch.dtype, torch.dtype]) -> list[str]:
-    """`needs.sentence` of each local model of these pairs, target and drafter with their number formats, once each."""
-    told = {}
-    for pair in _named(names):
-        for source, dtype in zip(pair, dtypes):
-            if source.is_local:
-                config = config_of(source)
-                told[source, dtype] = needs_of.sentence(source.short, config, _parameters(source, config), dtype)
-    return list(told.values())
 
 
 def chats(name: str) -> bool | None:

@@ -30,7 +30,6 @@ from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 from lib.kernels import build
 from lib.models.checks import PairError, check_verifies
-from lib.models.needs import sentence
 from lib.models.recurrent import read_in_steps
 from lib.tests.small_models import VOCABULARY, prompts
 from lib.trees import named
@@ -135,18 +134,6 @@ def test_long_prompts_are_read_in_blocks_under_a_window():
         run = forward_pass(hosting(model))
         assert run.reads_blocks
         torch.testing.assert_close(prefill(run, texts).logits, torch.stack(own), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["gemma3", "mistral", "lfm2"])
-def test_memory_is_told_before_a_model_is_loaded(name):
-    model, (text,) = hosting(small(CONFIGS[name], torch.float32)), prompts(5, (128,))
-    said = sentence(name, model.config, model.num_parameters(), torch.float32)
-    with torch.inference_mode():
-        cache = prefill(forward_pass(model), [text]).cache
-    kept = sum(layer.bytes for layer in cache.attending) / cache.attending[0].capacity / 1024
-    assert f"{kept:.1f} KiB of keys and values per token" in said
-    assert said.endswith("it checks chains" if name == "lfm2" else "it checks trees")
-    assert ("the last 6 tokens alone and keep all" in said) == (name != "lfm2")
 
 
 def test_a_model_that_computes_otherwise_is_refused_by_name():

@@ -15,10 +15,10 @@ def test_each_cell_has_its_fastest_chain_and_tree():
                              new_tokens=8, seconds=0.1, seed=0)
     assert set(rows["length"]) == {24, 48} and set(rows["batch"]) == {1}, "others are too long, or too large"
     assert rows.groupby("length")["kind"].apply(set).tolist() == [{CHAIN, TREE}] * 2
-    assert factors["factor"].tolist() == ["kind", "length", "position"] and factors["n_prompts"].eq(16).all()
+    assert factors["factor"].tolist() == ["kind", "length", "position"] and factors["n_prompts"].eq(24).all()
     for one in rows.itertuples():
         tree = named(one.shape)
-        assert (tree.max_depth == tree.budget) == (one.kind == CHAIN) and one.n_prompts == 8
+        assert (tree.max_depth == tree.budget) == (one.kind == CHAIN) and one.n_prompts == 12
         assert abs(one.speedup - (1 + one.accepted) / one.check) < 1e-9 and one.low <= one.speedup <= one.high
 
 
