@@ -15,7 +15,7 @@ from lib.lab.processor import one_thread
 from lib.trees.growth import Candidates, Growth, next_level
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
-from lib.verify.fast import without
+from lib.verify.rules import without
 from lib.verify.warping import best_token, warp
 
 PER_NODE, PER_DEPTH, PER_PARENT = "node", "depth", "parent"  # what a drafter gives distributions for, see `Filling`

@@ -24,12 +24,11 @@ from lib.replay import live
 from lib.replay.recording import room
 from lib.trees import named
 from lib.trees.tree import Tree
-from lib.verify.proof import bounds, enumeration, sources
+from lib.verify.proof import enumeration
 from lib.verify.proof.languages import HARD, Logits, random_pair
 from lib.verify.rules import RULES
 from lib.verify.warping import warp
 
-BOUND = "bound"  # in place of a rule's name: the bound of all lossless rules
 RANDOM, HARDEST = "random", "hard"  # kinds of languages
 # The lossless rules for sampling on trees, each with the proposal that it was made for.
 LOSSLESS = {rule.name: rule.made_for for rule in RULES.values() if rule.lossless and rule.sampled
@@ -61,7 +60,7 @@ def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof
     proof(store, proof_shapes, proof_languages)
     main = dict(vocabulary=vocabulary, seed=seed, languages=languages, temperatures=temperatures)
     lossy = [(rule.name, "without_replacement") for rule in RULES.values() if not rule.lossless]
-    made_for = [*LOSSLESS.items(), (BOUND, ""), ("naive", "iid")]
+    made_for = [*LOSSLESS.items(), ("naive", "iid")]
     wanted = wanted_rows(exact_shapes, made_for, agreements=[agreement], **main)
     wanted |= wanted_rows([exact_shapes[0], exact_shapes[-1]], lossy, agreements=[agreement], **main)
     wanted |= wanted_rows(exact_shapes[-1:], sampled_rules(named(exact_shapes[-1])), agreements=[agreement], **main)
@@ -89,12 +88,7 @@ def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof
 
 def wanted_rows(shapes: Sequence[str], cases: Pairs, *, vocabulary: int, seed: int, languages: int,
                 agreements: Sequence[float], temperatures: Sequence[float]) -> dict[tuple, None]:
-    """Keys of the table "rules_exact" in their order: each case on each shape, language, agreement and temperature.
-
-    The case (BOUND, "") stands for the bound of each proposal among the cases.
-    """
-    bounded = [(BOUND, proposal) for proposal in dict.fromkeys(proposal for _, proposal in cases if proposal)]
-    cases = [case for case in cases if case[0] != BOUND] + (bounded if (BOUND, "") in cases else [])
+    """Keys of the table "rules_exact" in their order: each case on each shape, language, agreement and temperature."""
     return dict.fromkeys((vocabulary, seed, language, float(agreement), float(temperature), shape, *case)
                          for language, shape, agreement, temperature, case
                          in product(range(languages), shapes, agreements, temperatures, cases))
@@ -113,7 +107,7 @@ def exact(store: Store, wanted: Iterable[tuple]) -> None:
 
 
 def exact_rows(cases_of: Mapping[Setting, Pairs]) -> list[dict]:
-    """Rows of the table "rules_exact": (rule, proposal) pairs of each setting; rule BOUND is the joint transport."""
+    """Rows of the table "rules_exact": (rule, proposal) pairs of each setting."""
     rows = []
     for setting, cases in cases_of.items():
         vocabulary, seed, language, agreement, temperature, shape = setting
@@ -124,30 +118,21 @@ def exact_rows(cases_of: Mapping[Setting, Pairs]) -> list[dict]:
         about = dict(vocabulary=vocabulary, seed=seed, language=language, agreement=agreement, temperature=temperature,
                      shape=shape)
         for rule, proposal in cases:
-            if rule == BOUND:
-                lossless, distance = True, 0.0
-                accepted = bounds.best_accepted_length(target, drafter, tree, proposal)
-            else:
-                law = enumeration.law(rule, target, drafter, tree, proposal)
-                lossless, accepted = RULES[rule].lossless, law.accepted_length
-                distance = enumeration.distance(law, target, tree.max_depth + 1)
-            rows.append({**about, "rule": rule, "proposal": proposal, "lossless": lossless, "accepted": accepted,
-                         "distance": distance})
+            law = enumeration.law(rule, target, drafter, tree, proposal)
+            rows.append({**about, "rule": rule, "proposal": proposal, "lossless": RULES[rule].lossless,
+                         "accepted": law.accepted_length,
+                         "distance": enumeration.distance(law, target, tree.max_depth + 1)})
     return rows
 
 
 def proof(store: Store, shapes: Sequence[str], random: int) -> None:
     """The table "rules_proof": the distance of every rule with every proposal on each shape, over `random` random pairs
-    of languages of three tokens and over the hard ones of `languages.HARD`; on chains also that of the acceptances of
-    `sources`, which are no rules.
+    of languages of three tokens and over the hard ones of `languages.HARD`.
     """
     table = store.open("rules_proof")
     done, missing = table.keys(), []
     for shape, kind in product(shapes, (RANDOM, HARDEST)):
-        tree = named(shape)
-        published = (sources.RATIO, sources.AGAIN) if tree.is_path else ()
-        cases = sampled_rules(tree) + [(name, sources.PROPOSAL) for name in published]
-        missing += [(*case, shape, kind) for case in cases if (*case, shape, kind) not in done]
+        missing += [(*case, shape, kind) for case in sampled_rules(named(shape)) if (*case, shape, kind) not in done]
     for row in cluster.spread(proof_row, missing, random):
         table.append(**row)
 
@@ -156,12 +141,10 @@ def proof_row(case: tuple[str, str, str, str], random: int) -> dict:
     """The row of a rule, proposal, shape and kind of languages."""
     rule, proposal, shape, kind = case
     tree, languages = named(shape), map(random_pair, range(random)) if kind == RANDOM else HARD.values()
-    known = RULES.get(rule)
     distances = [enumeration.distance(enumeration.law(rule, *pair, tree, proposal), pair[0], tree.max_depth + 1)
-                 if known else sources.distance(rule, *pair, tree) for pair in languages]
+                 for pair in languages]
     return dict(rule=rule, proposal=proposal, shape=shape, kind=kind, languages=len(distances),
-                lossless=known is not None and known.lossless, worst=max(distances),
-                mean=sum(distances) / len(distances))
+                lossless=RULES[rule].lossless, worst=max(distances), mean=sum(distances) / len(distances))
 
 
 def sampled_rules(tree: Tree) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from lib.replay import acceptance
 from lib.replay.trace import Trace
 from lib.trees.tree import Tree
-from lib.verify.fast import k_seq_scale
+from lib.verify.rules import k_seq_scale
 
 SAMPLES = 4  # samples of the rejected tokens at a position, for siblings that are drawn without replacement
 

@@ -1,11 +1,11 @@
 """Verification rules: draft, warped target probabilities and random draws in; accepted path and bonus token out.
 
-Start at `plain` (the definition of every rule), `rules` (the registry and `verify`) and `draft` (the input of a rule).
-`fast` has the forms that decode where they differ from the definitions, `warping` makes the target's distribution at a
-temperature, `proof` checks the rules by enumeration.
+Start at `rules` (every rule as its paper states it, the registry and `verify`) and `draft` (the input of a rule).
+`warping` makes the target's distribution at a temperature, `proof` checks the rules by enumeration.
 """
 
-from lib import lazy_exports
+from lib.verify.draft import Draft, Draws, GeneratorDraws
+from lib.verify.rules import RULES, Rule, verify
+from lib.verify.warping import warp
 
-__getattr__, __all__ = lazy_exports(__name__, draft=("Draft", "Draws", "GeneratorDraws"),
-                                    rules=("RULES", "Rule", "verify"), warping=("warp",))
+__all__ = ["Draft", "Draws", "GeneratorDraws", "RULES", "Rule", "verify", "warp"]

@@ -1,6 +1,4 @@
-"""The input of a verification rule: a draft (a tree with tokens, and how they were chosen) and random draws; and the
-descent through a draft.
-"""
+"""The input of a verification rule: a draft (a tree with tokens, and how they were chosen), and random draws."""
 
 import math
 from dataclasses import dataclass, replace
@@ -11,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.trees.tree import ROOT, Tree
+from lib.trees.tree import NO_PARENT, ROOT, Tree
 
 PROPOSALS = ("top_k", "iid", "without_replacement")
 BLOCK = 512  # tokens per block: a block's probabilities are summed before any of them is read alone
@@ -73,6 +71,13 @@ class Draft:
         counts = self.times_drawn()
         return [(child, self.probs[node]) for child in self.tree.children(node) for _ in range(counts[child])]
 
+    def proposal_probs(self) -> Tensor:
+        """`probs`, for a rule that needs them. ValueError if the drafter gave none."""
+        if self.probs is None:
+            raise ValueError(f"the draft is {self.proposal!r} and comes without probs; this rule compares with the "
+                             "drafter's probabilities: use a drafter that has some, such as 'model' or a head")
+        return self.probs
+
     def follow(self, next_token: Callable[[int], int]) -> tuple[list[int], int]:
         """Descends from the root to the child whose token is next_token(node), as long as there is one.
 
@@ -97,61 +102,32 @@ class Draft:
                 for name in ("tokens", "probs", "counts", "reach") for values in [getattr(self, name)]}
         return replace(self, tree=tree, **rows)
 
-    def proposal_probs(self) -> Tensor:
-        """`probs`, for a rule that needs them. ValueError if the drafter gave none."""
-        if self.probs is None:
-            raise ValueError(f"the draft is {self.proposal!r} and comes without probs; this rule compares with the "
-                             "drafter's probabilities: use a drafter that has some, such as 'model' or a head")
-        return self.probs
-
-    def entries(self, probs: Tensor) -> Callable[[int], float]:
-        """child -> the entry of its token in its parent's row of probs float[m, V]; nothing else of probs is read.
-
-        On a CPU entries are read one by one on demand; from other devices all are transferred at once.
-        """
-        parents, tokens = self.tree.parents, self.token_list
-        if probs.device.type == "cpu" and probs.dtype in (torch.float32, torch.float64):
-            table = probs.numpy(force=True)
-            return lambda child: table.item(parents[child], tokens[child])
-        drafted = probs[torch.tensor(parents[1:], device=probs.device), self.tokens[1:].to(probs.device)]
-        return [math.nan, *drafted.tolist()].__getitem__
-
-
-@dataclass(frozen=True)
-class DrafterShare:
-    """One drafter's share of a merged draft of m nodes.
-
-    probs float[m, V]: the distributions that it drew children from. counts int64[m]: how often it drew each node.
-    """
-
-    probs: Tensor
-    counts: Tensor
-
 
 @dataclass(frozen=True)
 class MergedDraft(Draft):
-    """Independent samples of several drafters as one tree; `sources` keeps each drafter's proposal apart.
+    """Independent samples of several drafters as one tree.
 
-    The siblings were drawn from different distributions. A rule that compares all of them with one q would be biased,
-    and is refused; `probs` is the mean of the proposals, for display only.
+    shares: for each drafter the distributions float[m, V] that it drew children from, and int64[m], how often it drew
+        each node. Siblings have no common distribution: a rule that compares all of them with one q would be biased,
+        and is refused; `probs` is the mean of the proposals, for display only.
     """
 
-    sources: tuple[DrafterShare, ...] = ()
+    shares: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def samples(self, node: int) -> list[tuple[int, Tensor]]:
         """Each draw of a node's children by each drafter: the child, and q float[V] of the drafter that drew it."""
-        return [(child, source.probs[node]) for source in self.sources for child in self.tree.children(node)
-                for _ in range(int(source.counts[child]))]
-
-    def part(self, tree: Tree, nodes: list[int]) -> "MergedDraft":
-        """As for any draft, with each drafter's proposal."""
-        sources = tuple(DrafterShare(source.probs[nodes], source.counts[nodes]) for source in self.sources)
-        return replace(super().part(tree, nodes), sources=sources)
+        return [(child, probs[node]) for probs, counts in self.shares for child in self.tree.children(node)
+                for _ in range(int(counts[child]))]
 
     def proposal_probs(self) -> Tensor:
         """Refused: the siblings have no common distribution."""
-        raise ValueError(f"the draft merges samples of {len(self.sources)} drafters, but this rule compares with one; "
+        raise ValueError(f"the draft merges samples of {len(self.shares)} drafters, but this rule compares with one; "
                          "verify with 'multi_step', which knows the drafter of each sample, or with 'naive'")
+
+    def part(self, tree: Tree, nodes: list[int]) -> "MergedDraft":
+        """As for any draft, with each drafter's share."""
+        shares = tuple((probs[nodes], counts[nodes]) for probs, counts in self.shares)
+        return replace(super().part(tree, nodes), shares=shares)
 
 
 def merge_samples(drafts: Sequence[Draft]) -> MergedDraft:
@@ -159,29 +135,26 @@ def merge_samples(drafts: Sequence[Draft]) -> MergedDraft:
     if any(draft.proposal != "iid" for draft in drafts):
         raise ValueError(f"proposals are {', '.join(draft.proposal for draft in drafts)}; only \"iid\" samples of "
                          "several drafters can be merged")
-    place = {(): ROOT}
-    parents, tokens, nodes_of = [-1], [int(drafts[0].tokens[ROOT])], []
-    for draft in drafts:
-        paths = {ROOT: ()}
-        for node in range(1, draft.tree.size):
-            above = paths[int(draft.tree.parents[node])]
-            paths[node] = (*above, int(draft.tokens[node]))
-            if paths[node] not in place:
-                place[paths[node]] = len(parents)
-                parents.append(place[above])
-                tokens.append(paths[node][-1])
-        nodes_of.append([place[paths[node]] for node in range(draft.tree.size)])
-    sources = []
-    for draft, nodes in zip(drafts, nodes_of):
-        probs = draft.probs.new_zeros(len(parents), draft.probs.shape[-1])
-        probs[nodes] = draft.probs
-        counts = torch.zeros(len(parents), dtype=torch.long)
-        counts[nodes] = torch.tensor(draft.times_drawn())
-        sources.append(DrafterShare(probs, counts))
-    counts = sum(source.counts for source in sources)
+    parents, tokens, children = [NO_PARENT], drafts[0].token_list[:1], {}  # (node, token) -> child, in the union
+    places = [[ROOT] for _ in drafts]  # by drafter: the place in the union of each of its nodes
+    for draft, nodes in zip(drafts, places):
+        for parent, token in zip(draft.tree.parents[1:].tolist(), draft.token_list[1:]):
+            edge = nodes[parent], token
+            if edge not in children:
+                children[edge] = len(parents)
+                parents.append(nodes[parent])
+                tokens.append(token)
+            nodes.append(children[edge])
+    shares = []
+    for draft, nodes in zip(drafts, places):
+        probs, counts = draft.probs.new_zeros(len(parents), draft.probs.shape[-1]), torch.zeros(len(parents)).long()
+        probs[nodes], counts[nodes] = draft.probs, torch.tensor(draft.times_drawn())
+        shares.append((probs, counts))
+    all_probs, all_counts = zip(*shares)
+    counts = torch.stack(all_counts).sum(0)
     counts[ROOT] = 1
-    mean = sum(source.probs for source in sources) / len(drafts)
-    return MergedDraft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, sources=tuple(sources))
+    return MergedDraft(Tree(parents), torch.tensor(tokens), "iid", torch.stack(all_probs).mean(0), counts,
+                       shares=tuple(shares))
 
 
 class Draws(Protocol):
@@ -190,10 +163,8 @@ class Draws(Protocol):
     def uniform(self):
         """A number in [0, 1) that can be compared with <, <=, > and >=."""
 
-    def categorical(self, probs: Tensor, *, otherwise: Tensor | None = None) -> int:
-        """An index of probs float[V], with chances in proportion to probs (any sum); of `otherwise` float[V] where
-        probs has no mass.
-        """
+    def categorical(self, probs: Tensor) -> int:
+        """An index of probs float[V], with chances in proportion to probs (any sum). ValueError without mass."""
 
 
 class GeneratorDraws:
@@ -206,57 +177,30 @@ class GeneratorDraws:
     def uniform(self) -> float:
         """A float64 in [0, 1)."""
         if not self._ahead:
-            self.prepare()
+            device = self.generator.device if self.generator is not None else "cpu"
+            self._ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device).tolist()
         return self._ahead.pop()
 
-    def prepare(self) -> None:
-        """Draws the next AHEAD numbers; numbers left over from before are dropped."""
-        device = self.generator.device if self.generator is not None else "cpu"
-        self._ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device).tolist()
-
-    def categorical(self, probs: Tensor, *, otherwise: Tensor | None = None) -> int:
-        """An index of probs float[V], as `Draws.categorical` defines it, by inversion of one uniform number.
+    def categorical(self, probs: Tensor) -> int:
+        """An index of probs float[V], by inversion of one uniform number.
 
         The block is drawn first, then a token of the block: block sums read the vocabulary once, where a running sum
-        over all tokens takes as long as seven reads. ValueError if the mass is zero or not finite and `otherwise` is
-        None.
+        over all tokens takes as long as seven reads. ValueError if the mass is zero or not finite.
         """
         row = probs.numpy(force=True)
-        ends = np.add.reduceat(row, np.arange(0, len(row), BLOCK)).cumsum(dtype=np.float64)
-        if otherwise is not None and ends[-1] == 0:
-            return self.categorical(otherwise)
-        place, share = _invert(ends, self.uniform())
-        block = row[place * BLOCK : (place + 1) * BLOCK]
-        return place * BLOCK + _invert(block.cumsum(dtype=np.float64), share)[0]
+        block_sums = np.add.reduceat(row, np.arange(0, len(row), BLOCK))
+        block, share = _invert(block_sums.cumsum(dtype=np.float64), self.uniform())
+        first = block * BLOCK
+        return first + _invert(row[first : first + BLOCK].cumsum(dtype=np.float64), share)[0]
 
 
 def _invert(ends: np.ndarray, share: float) -> tuple[int, float]:
     """The entry in which a running sum `ends` passes `share` of its total, and the share of that entry passed."""
-    whole = float(ends[-1])
-    if not 0 < whole < math.inf:
+    total = float(ends[-1])
+    if not 0 < total < math.inf:
         raise ValueError(
-            f"probabilities sum to {whole}; a token can only be drawn where they are finite and not all zero"
-        )
-    goal = min(share * whole, math.nextafter(whole, 0))  # the product may round up to the total, where no token is
+            f"probabilities sum to {total}; a token can only be drawn where they are finite and not all zero")
+    goal = min(share * total, math.nextafter(total, 0))  # the product may round up to the total, where no token is
     index = int(ends.searchsorted(goal, side="right"))
     before = float(ends[index - 1]) if index else 0.0
     return index, (goal - before) / (float(ends[index]) - before)
-
-
-# (node, its children) -> (the accepted child, None), or (None, the bonus token) if no child is accepted
-Decide = Callable[[int, tuple[int, ...]], tuple[int | None, int | None]]
-
-
-def descend(draft: Draft, target_probs: Tensor, draws: Draws, decide: Decide) -> tuple[list[int], int]:
-    """The path that `decide` takes from the root, and the bonus token that it gives where it takes no child.
-
-    At a node without children, the path ends with a token drawn from the target's distribution there.
-    """
-    node, accepted = ROOT, []
-    while children := draft.tree.children(node):
-        child, bonus = decide(node, children)
-        if child is None:
-            return accepted, bonus
-        accepted.append(child)
-        node = child
-    return accepted, draws.categorical(target_probs[node])

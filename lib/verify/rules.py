@@ -1,46 +1,338 @@
-"""The registry of rules: the name of each, whether it is lossless, and the drafts that it is valid and made for."""
+"""Verification rules, each in the form in which its paper states it, and `RULES`, their registry.
 
+At a node, p float[V] is the target's distribution of the next token and q float[V] the one that the node's children
+were drawn from; x is a child's token, and U a new uniform number in [0, 1) wherever it stands. A rule returns the
+accepted nodes in the order of the path, root excluded, and the bonus token.
+
+A new rule is a function here and a row of `RULES`; `lib/tests/verify` then enumerates what it emits.
+"""
+
+import math
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Sequence
 
+import torch
 from torch import Tensor
 
-from lib.verify import fast, plain
+from lib.trees.tree import ROOT
 from lib.verify.draft import PROPOSALS, Draft, Draws
+from lib.verify.warping import best_token
 
-Verify = Callable[[Draft, Tensor, Draws], tuple[list[int], int]]
+Outcome = tuple[list[int], int]
+# (node, its children) -> (the accepted child, None), or (None, the bonus token) if no child is accepted
+Decide = Callable[[int, tuple[int, ...]], tuple[int | None, int | None]]
+
+
+# ------------------------------------------------------------------------------------------------------ lossless rules
+
+
+def greedy(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """Greedy verification (Leviathan et al. 2023, temperature 0): accept the child that is the target's best token.
+
+    Of equally likely tokens the first is best. Only the order of target_probs matters, so logits serve as well.
+    """
+    return draft.follow(lambda node: int(best_token(target_probs[node])))  # x = argmax p
+
+
+def naive(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """Naive sampling (SpecInfer, Miao et al. 2024, section 4.3): accept the child that the target draws.
+
+    Lossless for children chosen in any way that ignores the target's draw; no lossless rule accepts more of top-k
+    children.
+    """
+    return draft.follow(lambda node: draws.categorical(target_probs[node]))  # x ~ p
+
+
+def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """Multi-step speculative sampling (SpecInfer, Miao et al. 2024, Alg. 2), for samples of one drafter or several.
+
+    The samples, repeats included, are tried in random order.
+    """
+    def decide(node, children):
+        p, samples = target_probs[node], draft.samples(node)  # every sample x ~ q_s, with the q_s of its drafter s
+        while samples:
+            child, q = _take_any(samples, draws)
+            q = q.to(p)
+            if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q_s(x)
+                return child, None
+            p = _normalised((p - q).clamp_min(0), p)  # p <- norm (p - q_s)+
+        return None, draws.categorical(p)
+
+    return _descend(draft, target_probs, draws, decide)
+
+
+def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """K-SEQ (SpecTr, Sun et al. 2023), for k independent samples of q, repeats included; rho: see `k_seq_scale`."""
+    def decide(node, children):
+        p, samples = target_probs[node], draft.samples(node)
+        q, k = draft.proposal_probs()[node].to(p), len(samples)
+        rho = k_seq_scale(p, q, k)
+        while samples:
+            child, _ = _take_any(samples, draws)
+            if draws.uniform() < _ratio(p, q, draft.token_list[child]) / rho:  # accept if U < p(x) / (rho q(x))
+                return child, None
+        shared = torch.minimum(p / rho, q)
+        b = min(1.0, float(shared.sum()))  # b = sum min(p / rho, q)
+        share = (1 - (1 - b) ** k) / b if b > 0 else 1.0
+        # x ~ norm (p - min(p / rho, q) (1 - (1 - b)^k) / b)
+        return None, draws.categorical(_normalised((p - share * shared).clamp_min(0), p))
+
+    return _descend(draft, target_probs, draws, decide)
+
+
+def k_seq_scale(p: Tensor, q: Tensor, k: int) -> float:
+    """The rho in [1, k] with 1 - (1 - b)^k = rho b, where b = sum min(p / rho, q); p, q float[V].
+
+    Any rho that is not below the solution is lossless, and this one is rounded up until half of the digits of the
+    chance of acceptance are right.
+    """
+    from scipy.optimize import brentq  # takes longer to import than this package
+
+    close = torch.finfo(p.dtype).eps ** 0.5
+
+    def excess(rho: float) -> float:
+        """Above 0 where rho is at least close / 2 too large; its slope is at most k + 1."""
+        b = min(1.0, float(torch.minimum(p / rho, q).sum()))
+        return rho * b - (1 - (1 - b) ** k) - close / 2
+
+    return brentq(excess, 1.0, float(k), xtol=close / (4 * (k + 1))) if excess(k) > 0 else float(k)
+
+
+def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """Sequoia's rule (Chen et al. 2024, Alg. 2), for samples of q without replacement, in draw order."""
+    def decide(node, children):
+        p = target_probs[node]
+        for child in children:
+            q = _drawn_from(draft, child, p)  # q without the tokens of earlier children
+            if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q(x)
+                return child, None
+            p = _normalised((p - q).clamp_min(0), p)  # p <- norm (p - q)+
+        return None, draws.categorical(p)
+
+    return _descend(draft, target_probs, draws, decide)
+
+
+def block(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """Block verification of a chain x_1 .. x_L (Sun et al. 2024); no lossless rule accepts more of a sampled chain.
+
+    Top-k children have a one-hot q each.
+    """
+    tokens, length, p, accepted = draft.token_list, draft.tree.budget, target_probs, 0
+    q, w = [_drawn_from(draft, i + 1, p[i]) for i in range(length)], [1.0]
+    for i in range(length):
+        w.append(min(1.0, w[i] * _ratio(p[i], q[i], tokens[i + 1])))  # w_(i+1) = min(1, w_i p_i(x) / q_i(x))
+    for i in range(1, length + 1):
+        h = w[i]  # h_L = w_L
+        if i < length:
+            h = _odds(float((w[i] * p[i] - q[i]).clamp_min(0).sum()), w[i])  # S_i = sum (w_i p_i - q_i)+
+        if draws.uniform() < h:
+            accepted = i  # the last i with U_i < h_i
+    rest = p[accepted]
+    if accepted < length:
+        rest = _normalised((w[accepted] * rest - q[accepted]).clamp_min(0), rest)  # norm (w_i p_i - q_i)+
+    return list(range(1, accepted + 1)), draws.categorical(rest)
+
+
+def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """Traversal verification of a tree (Weng et al. 2025, arXiv 2505.12398): leaves first, in draw order.
+
+    Top-k children have a one-hot q each. The distinct ones of independent samples, in the order first drawn, are
+    samples without replacement, whatever their counts.
+    """
+    tree, p, w = draft.tree, list(target_probs), {ROOT: 1.0}
+    q: dict[int, Tensor] = {}  # by child: what its token was drawn from
+    remaining = [list(tree.children(node)) for node in range(tree.size)]
+    node = ROOT
+    while True:
+        if remaining[node]:
+            child = remaining[node][0]
+            q[child] = _drawn_from(draft, child, target_probs[node])
+            ratio = _ratio(p[node], q[child], draft.token_list[child])
+            w[child] = min(1.0, w[node] * ratio)  # w(x) = min(1, w p(x) / q(x)), with w, p, q of x's parent
+            node = child
+        elif node == ROOT or draws.uniform() < w[node]:  # accept the whole path to a leaf if U < w
+            return [int(step) for step in tree.path(node)[1:]], draws.categorical(p[node])
+        else:  # delete the leaf
+            leaf, node = node, int(tree.parents[node])
+            remaining[node].remove(leaf)
+            rest = (w[node] * p[node] - q[leaf]).clamp_min(0)
+            w[node] = _odds(float(rest.sum()), w[node])  # w <- S / (S + 1 - w), S = sum (w p - q)+
+            p[node] = _normalised(rest, p[node])  # p <- norm (w p - q)+
+
+
+# --------------------------------------------------------------------------------------------------------- lossy rules
+
+
+def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3) -> Outcome:
+    """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1): the deepest node that qualifies with its ancestors.
+
+    Of equally deep nodes, the one with the likeliest path under the target, then the first in node order. The bonus
+    token is drawn from p there, and may be a child that did not qualify. H in nats.
+    """
+    tree, likelihood = draft.tree, {ROOT: 1.0}
+    for node in range(tree.size):
+        if node in likelihood and tree.children(node):
+            p = target_probs[node]
+            least = min(epsilon, delta * math.exp(-float(torch.special.entr(p).sum())))
+            for child in tree.children(node):
+                chance = float(p[draft.token_list[child]])
+                if chance >= least:  # p(x) >= min(epsilon, delta exp(-H(p))), for x and all its ancestors
+                    likelihood[child] = likelihood[node] * chance
+    best = max(likelihood, key=lambda node: (tree.depth[node], likelihood[node], -node))
+    return [int(node) for node in tree.path(best)[1:]], draws.categorical(target_probs[best])
+
+
+def stochastic(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """The first child with U < p(x) / q(x), as blog posts state it: without a residual after a rejection.
+
+    If there is none, the bonus token is drawn from p, where `multi_step` draws it from the residual. For top-k children
+    q is the drafter's confidence.
+    """
+    return _compare(draft, target_probs, draws, lambda p, q, x: draws.uniform() < _ratio(p, q, x))
+
+
+def deterministic(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """The first child with p(x) >= q(x), as blog posts state it; for top-k children q is the drafter's confidence.
+
+    If there is none, the bonus token is drawn from p, and may be a child that did not qualify.
+    """
+    return _compare(draft, target_probs, draws, lambda p, q, x: p[x] >= q[x])
+
+
+def conservative(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """The first child with p(x) >= q(x) / 2, as blog posts state it: laxer than `deterministic`, whose children all
+    qualify.
+    """
+    return _compare(draft, target_probs, draws, lambda p, q, x: p[x] >= q[x] / 2)
+
+
+def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float = 0.3, total: float = 1.0) -> Outcome:
+    """Naive sampling with SGLang's speculative_accept_threshold_single and speculative_accept_threshold_acc.
+
+    With single > 1 and total = 1 the law is that of naive sampling.
+    """
+    def decide(node, children):
+        p, number, mass = target_probs[node], draws.uniform(), 0.0  # one U per family of siblings
+        for child in children:
+            x = draft.token_list[child]
+            mass += float(p[x])
+            if number < mass / total or p[x] >= single:  # U < sum p / total, or p(x) >= single
+                return child, None
+        return None, draws.categorical(_normalised(_emptied(p, draft.tokens_of(children)), p))  # p without the children
+
+    return _descend(draft, target_probs, draws, decide)
+
+
+# --------------------------------------------------------------------------------------------------- what rules share
+
+
+def _descend(draft: Draft, target_probs: Tensor, draws: Draws, decide: Decide) -> Outcome:
+    """The path that `decide` takes from the root, and the bonus token that it gives where it takes no child.
+
+    At a node without children, the path ends with a token drawn from p there.
+    """
+    node, accepted = ROOT, []
+    while children := draft.tree.children(node):
+        child, bonus = decide(node, children)
+        if child is None:
+            return accepted, bonus
+        accepted.append(child)
+        node = child
+    return accepted, draws.categorical(target_probs[node])
+
+
+def _compare(draft: Draft, target_probs: Tensor, draws: Draws,
+             qualifies: Callable[[Tensor, Tensor, int], bool]) -> Outcome:
+    """Accepts the first child with qualifies(p, q, x); if there is none, the bonus token is drawn from p."""
+    probs = draft.proposal_probs()
+
+    def decide(node, children):
+        p, q = target_probs[node], probs[node].to(target_probs)
+        for child in children:
+            if qualifies(p, q, draft.token_list[child]):
+                return child, None
+        return None, draws.categorical(p)
+
+    return _descend(draft, target_probs, draws, decide)
+
+
+def _take_any(samples: list, draws: Draws):
+    """Removes and returns one of the samples, each equally likely."""
+    count = len(samples)
+    return samples.pop(int(draws.categorical(torch.ones(count, dtype=torch.float64))) if count > 1 else 0)
+
+
+def _drawn_from(draft: Draft, child: int, p: Tensor) -> Tensor:
+    """q float[V] that a child's token was drawn from, after its siblings before it; one-hot for a top-k child."""
+    if draft.proposal == "top_k":
+        return torch.zeros_like(p).index_fill_(0, torch.tensor(draft.token_list[child], device=p.device), 1)
+    node = int(draft.tree.parents[child])
+    siblings = draft.tree.children(node)
+    earlier = siblings[: siblings.index(child)]
+    q = draft.proposal_probs()[node].to(p)
+    return without(q, draft.tokens_of(earlier)) if earlier else q
+
+
+def _ratio(p: Tensor, q: Tensor, token: int) -> float:
+    """p / q at a token that was drawn from q; 0 where rounding has made its q 0."""
+    return float(p[token]) / float(q[token]) if q[token] > 0 else 0.0
+
+
+def _odds(s: float, w: float) -> float:
+    """S / (S + 1 - w)."""
+    return s / (s + (1 - w)) if s > 0 else 0.0  # the brackets matter where w = 1 and S is tiny
+
+
+def _normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
+    """mass / its sum; `otherwise` where p was q, which is never rejected but for rounding."""
+    total = mass.sum()
+    return mass / total if total > 0 else otherwise
+
+
+def _emptied(row: Tensor, tokens: Sequence[int]) -> Tensor:
+    """A copy of row float[V] with 0 at these tokens."""
+    return row.index_fill(0, torch.tensor(tokens, dtype=torch.long, device=row.device), 0)
+
+
+def without(q: Tensor, tokens: Sequence[int]) -> Tensor:
+    """q float[V] without these tokens, normalised; uniform over the other tokens where no mass remains.
+
+    All zeros where these are all tokens.
+    """
+    rest = _emptied(q, tokens)
+    return _normalised(rest, _normalised(_emptied(torch.ones_like(q), tokens), rest))
+
+
+# ------------------------------------------------------------------------------------------------------------ registry
+
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A verification rule; its functions in `plain`, and in `fast` if it has a faster form, have the rule's name.
+    """A verification rule.
 
+    verify: the function; the rule has its name.
     lossless: whether the emitted tokens have the target's distribution.
     proposals: the ways of choosing children that it is valid for.
     made_for: the one of them that it was published for, with which studies and explorers decode.
+    paper: where it was published, or its formula; for tables.
     shapes: "any" or "chain".
-    paper: where it was published, or what it is; for tables.
     compares: whether it compares with the drafter's probabilities of children that were chosen, not sampled.
     """
 
-    name: str
+    verify: Callable[[Draft, Tensor, Draws], Outcome]
     lossless: bool
     proposals: frozenset[str]
     made_for: str
-    shapes: str
     paper: str
+    shapes: str = "any"
     compares: bool = False
 
     @property
-    def plain(self) -> Verify:
-        """The rule in the form in which its paper states it."""
-        return getattr(plain, self.name)
-
-    @property
-    def fast(self) -> Verify:
-        """The rule in the form that decodes."""
-        return getattr(fast, self.name, self.plain)
+    def name(self) -> str:
+        """The name of its function."""
+        return self.verify.__name__
 
     @property
     def sampled(self) -> bool:
@@ -48,20 +340,20 @@ class Rule:
         return self.name != "greedy"
 
 
-_RULES = (
-    Rule("greedy", True, ANY, "top_k", "any", "Leviathan et al. 2023, temperature 0"),
-    Rule("naive", True, ANY, "top_k", "any", "Miao et al. 2024, naive sampling"),
-    Rule("multi_step", True, IID, "iid", "any", "Miao et al. 2024, Alg. 2"),
-    Rule("k_seq", True, IID, "iid", "any", "Sun et al. 2023 (SpecTr), K-SEQ"),
-    Rule("without_replacement", True, DISTINCT, "without_replacement", "any", "Chen et al. 2024, Alg. 2"),
-    Rule("block", True, ANY, "iid", "chain", "Sun et al. 2024, block verification"),
-    Rule("traversal", True, ANY, "without_replacement", "any", "Weng et al. 2025, traversal verification"),
-    Rule("typical", False, ANY, "top_k", "any", "Cai et al. 2024, section 2.3.1"),
-    Rule("deterministic", False, ANY, "top_k", "any", "p >= q, from blog posts", compares=True),
-    Rule("conservative", False, ANY, "top_k", "any", "p >= q / 2, from blog posts", compares=True),
-    Rule("threshold", False, ANY, "top_k", "any", "SGLang, speculative_accept_threshold_single and _acc"),
-)
-RULES = {rule.name: rule for rule in _RULES}
+RULES = {rule.name: rule for rule in (
+    Rule(greedy, True, ANY, "top_k", "Leviathan et al. 2023, temperature 0"),
+    Rule(naive, True, ANY, "top_k", "Miao et al. 2024, naive sampling"),
+    Rule(multi_step, True, IID, "iid", "Miao et al. 2024, Alg. 2"),
+    Rule(k_seq, True, IID, "iid", "Sun et al. 2023 (SpecTr), K-SEQ"),
+    Rule(without_replacement, True, DISTINCT, "without_replacement", "Chen et al. 2024, Alg. 2"),
+    Rule(block, True, ANY, "iid", "Sun et al. 2024, block verification", shapes="chain"),
+    Rule(traversal, True, ANY, "without_replacement", "Weng et al. 2025, traversal verification"),
+    Rule(typical, False, ANY, "top_k", "Cai et al. 2024, section 2.3.1"),
+    Rule(stochastic, False, ANY, "iid", "U < p / q, from blog posts", compares=True),
+    Rule(deterministic, False, ANY, "top_k", "p >= q, from blog posts", compares=True),
+    Rule(conservative, False, ANY, "top_k", "p >= q / 2, from blog posts", compares=True),
+    Rule(threshold, False, ANY, "top_k", "SGLang, speculative_accept_threshold_single and _acc"),
+)}
 
 
 def simplest_rule(proposal: str) -> str:
@@ -70,12 +362,11 @@ def simplest_rule(proposal: str) -> str:
                 if rule.lossless and rule.sampled and rule.shapes == "any" and rule.made_for == proposal)
 
 
-def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws, **settings) -> tuple[list[int], int]:
+def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """The accepted nodes, root excluded, in the order of the path; and the bonus token.
 
-    target_probs float[m, V]: the warped target's distribution of the next token at each node. settings: the rule's own
-    keywords, such as a threshold. ValueError for an unknown rule, for a proposal or shape that the rule is not valid
-    for, or if sizes of tree, target and drafter differ.
+    target_probs float[m, V]: the warped target's distribution of the next token at each node. ValueError for an unknown
+    rule, for a proposal or shape that the rule is not valid for, or if sizes of tree, target and drafter differ.
     """
     if name not in RULES:
         raise ValueError(f"rule is {name!r}; choose one of {', '.join(RULES)}")
@@ -93,4 +384,4 @@ def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws, **settin
     if tree.budget and draft.probs is not None and draft.probs.shape[-1] != target_probs.shape[-1]:
         raise ValueError(f"the drafter's probabilities are over {draft.probs.shape[-1]} tokens, the target's over "
                          f"{target_probs.shape[-1]}; cut both to their common tokens")
-    return rule.fast(draft, target_probs, draws, **settings)
+    return rule.verify(draft, target_probs, draws)

@@ -9,7 +9,7 @@ import torch
 
 from lib.trees import Tree, shapes
 from lib.verify import Draft, verify
-from lib.verify.fast import multi_step
+from lib.verify.rules import multi_step
 from lib.verify.proof import enumeration
 from lib.verify.proof.forks import outcomes, settle
 from lib.verify.proof.languages import random_pair

@@ -7,6 +7,7 @@ from a path, the tuple of tokens after the root, to the distribution float64[V] 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,9 +16,8 @@ from torch import Tensor
 from lib.trees.growth import Candidates, Growth, grow
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
-from lib.verify.fast import without
 from lib.verify.proof.forks import outcomes, settle
-from lib.verify.rules import verify
+from lib.verify.rules import verify, without
 
 Language = Callable[[tuple[int, ...]], Tensor]
 Path = tuple[int, ...]
@@ -42,13 +42,12 @@ class Law:
         return law
 
 
-def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree | Growth, proposal: str,
-        **settings) -> Law:
+def law(rule: str | Callable, target: Language, drafter: Language, shape: Tree | Growth, proposal: str) -> Law:
     """The exact law of a round; rule: a name, or a function with the arguments of a rule.
 
     The work is proportional to the number of drafts times the decisions of the rule.
     """
-    run = rule if callable(rule) else lambda *given: verify(rule, *given, **settings)
+    run = rule if callable(rule) else partial(verify, rule)
     return law_of(run, target, drafts(drafter, shape, proposal))
 
 

@@ -32,11 +32,9 @@ class Forks:
         """A number that can only be compared."""
         return Uniform(self)
 
-    def categorical(self, probs: Tensor, *, otherwise: Tensor | None = None) -> "Token":
+    def categorical(self, probs: Tensor) -> "Token":
         """An index as `Draws` defines it, decided when it is used. ValueError if nothing can be drawn."""
         weights = {index: weight for index, weight in enumerate(probs.tolist()) if weight > 0}
-        if not weights and otherwise is not None:
-            return self.categorical(otherwise)
         if not weights:
             raise ValueError("nothing can be drawn where all probabilities are zero")
         return Token(self, weights)

@@ -1,6 +1,6 @@
 """Samples of several drafters in one tree: the law of a round by enumeration, and the loop on small models."""
 
-from collections import defaultdict
+import math
 from itertools import product
 
 import pytest
@@ -14,9 +14,9 @@ from lib.tests import small_models
 from lib.trees import shapes
 from lib.verify import Draft, GeneratorDraws, verify
 from lib.verify.draft import merge_samples
-from lib.verify.fast import multi_step
-from lib.verify.proof.enumeration import Law, distance, drafts, tokens_of
-from lib.verify.proof.forks import outcomes, settle
+from lib.verify.proof import enumeration
+from lib.verify.proof.enumeration import distance, drafts, tokens_of
+from lib.verify.rules import multi_step
 
 VOCABULARY = 3
 
@@ -29,18 +29,9 @@ def language(seed, sharpness=1.0):
 
 def law_of(rule, target, sources, shape):
     """The exact law of a round on the merged drafts of these languages."""
-    emitted, length = defaultdict(float), 0.0
-    for parts in product(*(list(drafts(source, shape, "iid")) for source in sources)):
-        chance, merged = 1.0, merge_samples([draft for _, draft in parts])
-        for part, _ in parts:
-            chance *= part
-        paths = tokens_of(merged)
-        probs = torch.stack([target(path) for path in paths])
-        for share, (accepted, bonus) in outcomes(lambda draws: rule(merged, probs, draws)):
-            length += chance * share * len(accepted)
-            for token, part in settle(bonus):
-                emitted[(*(paths[accepted[-1]] if accepted else ()), token)] += chance * share * part
-    return Law(dict(emitted), length)
+    parts_of = product(*(list(drafts(source, shape, "iid")) for source in sources))
+    return enumeration.law_of(rule, target, (
+        (math.prod(chance for chance, _ in parts), merge_samples([draft for _, draft in parts])) for parts in parts_of))
 
 
 @pytest.mark.parametrize("shape", [shapes.chain(2), shapes.star(2)])
@@ -75,16 +66,17 @@ def test_one_proposal_for_all_would_be_biased():
 def test_each_drafter_keeps_its_proposal_and_its_counts():
     model = small_models.llama(3)
     other = small_models.related(model, 4, noise=0.4)
-    merged = MergedDrafter([LanguageModelDrafter(each, proposal="iid") for each in (model, other)])
+    merged = MergedDrafter([LanguageModelDrafter(source, proposal="iid") for source in (model, other)])
     merged.start(small_models.prompts(5, (3, 9)))
     merged.commit([[], []], [1, 2])
     for row, draft in enumerate(merged.propose(shapes.kary(2, 2), GeneratorDraws(torch.Generator().manual_seed(0)))):
-        for source, apart in zip(draft.sources, (each.drafts for each in merged.drafters), strict=True):
-            own = dict(zip(tokens_of(apart[row]), range(apart[row].tree.size)))
+        for (probs, counts), drafter in zip(draft.shares, merged.drafters, strict=True):
+            single = drafter.drafts[row]
+            node_of = {path: node for node, path in enumerate(tokens_of(single))}
             for node, path in enumerate(tokens_of(draft)):
-                assert int(source.counts[node]) == (apart[row].times_drawn()[own[path]] if path in own else 0)
-                if path in own:
-                    torch.testing.assert_close(source.probs[node], apart[row].probs[own[path]])
+                assert int(counts[node]) == (single.times_drawn()[node_of[path]] if path in node_of else 0)
+                if path in node_of:
+                    torch.testing.assert_close(probs[node], single.probs[node_of[path]])
         with pytest.raises(ValueError, match="merges samples of 2 drafters"):
             verify("k_seq", draft, torch.full((draft.tree.size, small_models.VOCABULARY), 1 / small_models.VOCABULARY),
                    GeneratorDraws(torch.Generator()))
