@@ -19,14 +19,25 @@ from lib.decoding.loop import generate, padded
 from lib.decoding.records import Hooks
 from lib.trees.tree import Tree
 
+# Arguments of `generate` that transformers (as of 5.23) does not pass to callables, as names of its local variables.
+NOT_PASSED = ("streamer", "assistant_model", "kwargs")
+# Settings and keywords of `generate` that draft trees cannot honour, each with the reason.
+BEAMS, DRAFTER = "beam search keeps several texts", "the drafter is given to tree_speculation"
+SCORES, INPUTS = "the loop verifies trees and keeps no scores", "only input_ids are decoded"
+REFUSED_SETTINGS = {
+    "penalty_alpha": "contrastive search looks at hidden states", "dola_layers": "it decodes from several layers",
+    "force_words_ids": f"constrained {BEAMS}", "constraints": f"constrained {BEAMS}", "use_mtp": DRAFTER,
+    "assistant_early_exit": DRAFTER, "prompt_lookup_num_tokens": "it is a drafter: use make('lookup', pair)",
+    "output_scores": SCORES, "output_logits": SCORES, "output_attentions": SCORES, "output_hidden_states": SCORES}
+REFUSED_KEYWORDS = {
+    "assistant_model": DRAFTER, "past_key_values": "the loop keeps a cache of its own",
+    "streamer": "rows of a batch grow by different numbers of tokens", "inputs_embeds": INPUTS,
+    "token_type_ids": INPUTS, "encoder_outputs": INPUTS, "pixel_values": INPUTS}
 # Processors that depend on a row's place in the batch or on earlier calls: all nodes of a tree share one call.
 REFUSED_PROCESSORS = frozenset({
     "PrefixConstrainedLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor",
     "EncoderNoRepeatNGramLogitsProcessor", "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     "ClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"})
-# Arguments of `generate` that transformers (seen in 5.23) keeps from callables, as names of its local variables.
-KEPT_BACK = ("streamer", "assistant_model", "kwargs")
-UNKNOWN_KEYWORDS = ("inputs_embeds", "token_type_ids", "encoder_outputs", "pixel_values")
 
 
 def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"):
@@ -34,35 +45,38 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
 
     rule: how sampled texts are verified (see `lib.verify.RULES`); without sampling it is "greedy". The drafter's model
     has attn_implementation "tree"; the target may have any, and has it again afterwards. Give stop strings as a
-    StopStringCriteria: transformers keeps `tokenizer` from callables, and refuses its own `stop_strings` without one.
-    ValueError names an argument of `generate` that draft trees cannot honour, such as a cache of the caller's.
+    StopStringCriteria: transformers does not pass `tokenizer` to callables, and refuses its own `stop_strings` without
+    one. ValueError names an argument of `generate` that draft trees cannot honour, such as a cache of the caller's.
     """
 
     def custom_generate(model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None,
                         **model_kwargs):
-        given = _kept_back(inspect.currentframe().f_back)
-        streamer = streamer or given["streamer"]  # `generate` has already given it the prompt
-        model_kwargs["assistant_model"] = given["assistant_model"]
+        # the arguments
+        arguments = _not_passed(inspect.currentframe().f_back)
+        streamer = streamer or arguments["streamer"]  # `generate` has already given it the prompt
+        model_kwargs["assistant_model"] = arguments["assistant_model"]
         model_kwargs["streamer"] = streamer if len(input_ids) > 1 else None
-        if given["kwargs"] is not None:  # the caller's cache alone: transformers has prepared an empty one otherwise
-            model_kwargs["past_key_values"] = given["kwargs"].get("past_key_values")
+        if arguments["kwargs"] is not None:  # the caller's cache: transformers has prepared an empty one otherwise
+            model_kwargs["past_key_values"] = arguments["kwargs"].get("past_key_values")
         _refuse(model, generation_config, logits_processor, model_kwargs)
-        processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
-        # The loop observes the tokens that end a text and its greatest length itself. A caller's own criterion of these
-        # has replaced the one that the configuration makes.
-        ends = {token for criterion in stopping_criteria if type(criterion) is EosTokenCriteria
-                for token in criterion.eos_token_id.flatten().tolist()}
-        longest = min(criterion.max_length for criterion in stopping_criteria if type(criterion) is MaxLengthCriteria)
-        others = StoppingCriteriaList(criterion for criterion in stopping_criteria
-                                      if type(criterion) not in (EosTokenCriteria, MaxLengthCriteria))
+        # the ends: the loop itself observes the tokens that end a text and its greatest length; a caller's own
+        # criterion of these has replaced that of the configuration
+        by_token = [criterion for criterion in stopping_criteria if type(criterion) is EosTokenCriteria]
+        by_length = [criterion for criterion in stopping_criteria if type(criterion) is MaxLengthCriteria]
+        others = StoppingCriteriaList(
+            criterion for criterion in stopping_criteria if criterion not in [*by_token, *by_length])
+        longest = min(criterion.max_length for criterion in by_length)
+        # the text
         sampled = generation_config.do_sample
+        processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
         with using_attention(model, TREE):
             done = generate(
                 model, drafter, input_ids, attention_mask=model_kwargs.get("attention_mask"), shape=shape,
                 rule=rule if sampled else "greedy",
                 temperature=1.0 if sampled else 0.0,  # the processors have warped already
                 max_new_tokens=max(1, longest - input_ids.shape[1]),  # criteria of length are evaluated after a token
-                eos_token_id=sorted(ends), hooks=_hooks(input_ids.cpu(), processors, others, streamer),
+                eos_token_id=[token for criterion in by_token for token in criterion.eos_token_id.flatten().tolist()],
+                hooks=_hooks(input_ids.cpu(), processors, others, streamer),
                 # seeded from torch's own generator, which transformers' sampling uses
                 generator=torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if sampled else None)
         if streamer is not None:
@@ -77,7 +91,7 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
 
 
 def _hooks(prompts: Tensor, processors: list[LogitsProcessorList], criteria: StoppingCriteriaList, streamer) -> Hooks:
-    """The hooks that are needed alone: a loop without them reads best tokens directly from the logits.
+    """Only the hooks that are needed: a loop without them reads best tokens directly from the logits.
 
     prompts: int64[B, T], with their padding as processors expect it; processors: those of each row.
     """
@@ -106,49 +120,6 @@ def _hooks(prompts: Tensor, processors: list[LogitsProcessorList], criteria: Sto
                  emit if streamer is not None else None)
 
 
-def _kept_back(caller: FrameType) -> dict[str, object]:
-    """The arguments that `generate` keeps from callables, from its frame: it offers no other way to them.
-
-    None for each where the callable was not called by `generate`.
-    """
-    if caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
-        return dict.fromkeys(KEPT_BACK)
-    return {name: caller.f_locals[name] for name in KEPT_BACK}
-
-
-def _refuse(model, config, processors, keywords: dict) -> None:
-    """ValueError with the name of the first argument that draft trees cannot honour."""
-    unusable = [type(one).__name__ for one in processors if type(one).__name__ in REFUSED_PROCESSORS]
-    cache, hosts, moved = keywords.get("past_key_values"), can_host_tree(model.config), False
-    if (positions := keywords.get("position_ids")) is not None:  # [B, T], else places among a row's unpadded tokens
-        mask = keywords.get("attention_mask")
-        real = torch.ones_like(positions) if mask is None else mask
-        moved = bool(((positions != real.cumsum(-1) - 1) & real.bool()).any())
-    outputs, words, drafters = (
-        [name for name in names if getattr(config, name, None)]
-        for names in (("output_scores", "output_logits", "output_attentions", "output_hidden_states"),
-                      ("force_words_ids", "constraints"), ("use_mtp", "assistant_early_exit")))
-    refused = {
-        "num_beams": (config.num_beams or 1) > 1 and "beam search keeps several texts",
-        "penalty_alpha": getattr(config, "penalty_alpha", None) and "contrastive search looks at hidden states",
-        "dola_layers": getattr(config, "dola_layers", None) and "it decodes from several layers",
-        ", ".join(words): bool(words) and "constrained beam search keeps several texts",
-        ", ".join(drafters): bool(drafters) and "the drafter is given to tree_speculation",
-        "prompt_lookup_num_tokens": config.prompt_lookup_num_tokens and "it is a drafter: use make('lookup', pair)",
-        "use_cache=False": not config.use_cache and "draft trees live in a cache",
-        "assistant_model": keywords.get("assistant_model") is not None and "the drafter is given to tree_speculation",
-        "past_key_values": cache is not None and "the loop keeps a cache of its own",
-        "streamer": keywords.get("streamer") is not None and "rows of a batch grow by different numbers of tokens",
-        "position_ids": moved and "a token's position is its place in its own text",
-        ", ".join(outputs): bool(outputs) and "the loop verifies trees and keeps no scores",
-        ", ".join(unusable): bool(unusable) and "it depends on a row's place in the batch or on earlier calls",
-        type(model).__name__: hosts,
-    } | {name: keywords.get(name) is not None and "only input_ids are decoded" for name in UNKNOWN_KEYWORDS}
-    for name, reason in refused.items():
-        if reason:
-            raise ValueError(f"tree_speculation cannot honour {name}: {reason}; leave it out, or use plain generate")
-
-
 def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
     """The processors for this row alone: some hold one number per row."""
     of_row = LogitsProcessorList(map(copy, processors))
@@ -156,3 +127,40 @@ def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
         if isinstance(ignored := getattr(processor, "prompt_ignore_length", None), Tensor):
             processor.prompt_ignore_length = int(ignored[row])
     return of_row
+
+
+def _not_passed(caller: FrameType) -> dict[str, object]:
+    """The arguments that `generate` does not pass to callables, from its frame: it offers no other way to them.
+
+    None for each where the callable was not called by `generate`.
+    """
+    if caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
+        return dict.fromkeys(NOT_PASSED)
+    return {name: caller.f_locals[name] for name in NOT_PASSED}
+
+
+def _refuse(model, config, processors: LogitsProcessorList, keywords: dict) -> None:
+    """ValueError with the name of the first argument that draft trees cannot honour."""
+    refused = [(name, reason) for name, reason in REFUSED_SETTINGS.items() if getattr(config, name, None)]
+    refused += [(name, reason) for name, reason in REFUSED_KEYWORDS.items() if keywords.get(name) is not None]
+    refused += [(name, "it depends on a row's place in the batch or on earlier calls")
+                for name in [type(processor).__name__ for processor in processors] if name in REFUSED_PROCESSORS]
+    if (config.num_beams or 1) > 1:
+        refused.append(("num_beams", BEAMS))
+    if not config.use_cache:
+        refused.append(("use_cache=False", "draft trees live in a cache"))
+    if _moved(keywords.get("position_ids"), keywords.get("attention_mask")):
+        refused.append(("position_ids", "a token's position is its place in its own text"))
+    if reason := can_host_tree(model.config):
+        refused.append((type(model).__name__, reason))
+    if refused:
+        name, reason = refused[0]
+        raise ValueError(f"tree_speculation cannot honour {name}: {reason}; leave it out, or use plain generate")
+
+
+def _moved(position_ids: Tensor | None, attention_mask: Tensor | None) -> bool:
+    """Whether position_ids [B, T] differ from the tokens' places in their own texts, without padding."""
+    if position_ids is None:
+        return False
+    mask = torch.ones_like(position_ids) if attention_mask is None else attention_mask
+    return bool(((position_ids != mask.cumsum(-1) - 1) & mask.bool()).any())

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention.registration import takes_chains
-from lib.decoding.checks import check, check_shape, token_set, unpadded, within_limits
+from lib.decoding.checks import DEEPEST, check, first_levels, positions, token_set, unpadded
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import ROOT_ALONE, Drafter, LeadingChain, NoDrafter, refuse_nan
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
@@ -21,6 +21,7 @@ from lib.forward.prefill import prefill
 from lib.lab.timing import clocked
 from lib.models.recurrent import read_in_steps
 from lib.trees import named
+from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, GeneratorDraws
 from lib.verify.rules import RULES, verify
@@ -35,7 +36,7 @@ def generate(
     drafter: Drafter,
     input_ids: Tensor,
     *,
-    shape: str | Tree,
+    shape: str | Tree | Growth,
     rule: str = "greedy",
     temperature: float = 0.0,
     top_k: int | None = None,
@@ -55,25 +56,32 @@ def generate(
     either side; needed where some rows, not all, begin or end with the target's padding token. temperature: 0 is
     greedy and takes the rule "greedy"; above 0, `generator` is needed. forward: the name of the target's forward pass
     (see `lib.forward`); drafters choose their own. observe: called after each round with the rows that ran, their
-    drafts, and the decision of each. ValueError names the argument that cannot be used, its value and the remedy. Each
-    call logs its summary.
+    drafts, and the decision of each.
+
+    Every round has the same tree, also where fewer tokens remain to be written, so that live rounds are those of
+    replay. Trees are cut to the levels that fit only near the end of the target's or the drafter's window. A shape
+    never has more levels than max_new_tokens, or DEEPEST if that is more.
+
+    ValueError names the argument that cannot be used, its value and the remedy. Each call logs its summary.
     """
     prompts = unpadded(target, input_ids, attention_mask)
     shape = named(shape)
-    check(target, drafter, prompts, rule, temperature, max_new_tokens, generator)
-    check_shape(target, shape)
+    check(target, drafter, prompts, shape, rule, temperature, max_new_tokens, generator)
+    shape = first_levels(shape, max(max_new_tokens, DEEPEST))
+    longest = max(map(len, prompts), default=0) + max(0, max_new_tokens - 1)  # the last token is written and not read
+    window = positions(target, drafter, longest)
     if takes_chains(target.config):
         read_in_steps(target)
         drafter = LeadingChain(drafter)
-    drafter = within_limits(target, drafter, shape, prompts, max_new_tokens)
     drafter.ask_probs(RULES[rule].compares)
-    calls = drafter.calls
+    drafter_calls = drafter.calls
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
-    loop = _Loop(forward_pass(target, forward), drafter, shape, decider, max_new_tokens, token_set(eos_token_id),
-                 observe)
+    loop = _Loop(forward_pass(target, forward), drafter, shape, decider, window, max_new_tokens,
+                 token_set(eos_token_id), observe)
     loop.run(prompts)
     sequences = padded(input_ids.cpu(), loop.written, min(loop.eos, default=0))
-    done = Generation(sequences, loop.rounds, loop.written, loop.calls, drafter.calls - calls, loop.forward.name)
+    done = Generation(sequences, loop.rounds, loop.written, loop.calls, drafter.calls - drafter_calls,
+                      loop.forward.name)
     if LOG.isEnabledFor(logging.INFO):
         LOG.info(done.summary())
     return done
@@ -165,29 +173,34 @@ class Decider:
                     contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
                 logits[i, : draft.tree.size] = self.hooks.adjust(row, contexts, logits[i, : draft.tree.size])
         if self.rule == "greedy":
-            return [draft.follow(after.__getitem__) for draft, after in zip(drafts, best_token_list(logits))]
+            return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
         probs = warp(logits, *self.warping)
         return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
                        draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
 
 
 class _Loop:
-    """The state of a batch while it is decoded; `alive` maps the rows that still run to rows of the input."""
+    """The state of a batch while it is decoded.
 
-    def __init__(self, forward: ForwardPass, drafter, shape, decider: Decider, limit: int, eos: frozenset[int],
-                 observe: Observer | None):
+    window: positions that a text and its tree may take together. limit: new tokens of each row. alive: the rows of the
+    input that still run, in the order of the caches' rows. calls: forward passes of the target.
+    """
+
+    def __init__(self, forward: ForwardPass, drafter: Drafter, shape: Tree | Growth, decider: Decider, window: float,
+                 limit: int, eos: frozenset[int], observe: Observer | None):
         self.forward, self.drafter, self.shape, self.decider = forward, drafter, shape, decider
-        self.limit, self.eos, self.observe, self.hooks = limit, eos, observe, decider.hooks
+        self.window, self.limit, self.eos, self.observe, self.hooks = window, limit, eos, observe, decider.hooks
         # Heads read the target's hidden states; the first commit brings those of the prompts.
         self.outputs = {"output_hidden_states": True} if drafter.wants_hidden_states else {}
         self.rounds: list[Round] = []
-        self.calls = 0  # forward passes of the target
+        self.ended: set[int] = set()
+        self.calls = 0
 
     def run(self, prompts: list[Tensor]) -> None:
         """Prefill, then rounds until every row has ended."""
-        self.alive = list(range(len(prompts)))
-        self.ended: set[int] = set()
+        self.prompt_lengths = [len(prompt) for prompt in prompts]
         self.written: list[list[int]] = [[] for _ in prompts]
+        self.alive = list(range(len(prompts)))
         if not self.limit or not prompts:
             return
         outputs = prefill(self.forward, prompts, self.drafter.wants_hidden_states)
@@ -205,45 +218,54 @@ class _Loop:
 
     def round(self) -> None:
         """One draft and one forward pass of the target for every row that still runs."""
-        clock, calls = [time.perf_counter()], self.drafter.calls
-        self.calls += 1
+        drafter_calls = self.drafter.calls
         with clocked() as models:
-            drafts = self.drafter.propose(self.shape, self.decider.draws)
-            clock.append(time.perf_counter())
+            # draft
+            started = time.perf_counter()
+            longest = max(self.prompt_lengths[row] + len(self.written[row]) for row in self.alive)
+            drafts = self.drafter.propose(first_levels(self.shape, self.window - longest), self.decider.draws)
+            # verify
+            drafted = time.perf_counter()
             outputs = self.forward(*stack(drafts, self.forward.device), self.cache, **self.outputs)
-            decided = self.decider.round(self.alive, self.written, drafts, outputs.logits)
-            clock.append(time.perf_counter())
-            self.cache.commit([[0, *accepted] for accepted, _ in decided])
-            self.drafter.commit([accepted for accepted, _ in decided], [bonus for _, bonus in decided], outputs)
-            clock.append(time.perf_counter())
-        spent = [after - before for before, after in zip(clock, clock[1:])]
-        held, calls = self.cache.bytes + self.drafter.cache_bytes, self.drafter.calls - calls
-        plain = self.drafter.past_window
-        for place, (row, draft, (accepted, bonus)) in enumerate(zip(self.alive, drafts, decided)):
-            emitted, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
-            length = self.write(row, emitted)
-            counted = accepted[:length]
-            ranks = tuple(int(draft.tree.rank[node]) for node in counted)
-            open_end = length == len(emitted) and bool(draft.tree.children(accepted[-1] if accepted else ROOT))
-            self.rounds.append(Round(row, position, draft.tree.budget, len(counted), ranks, open_end, calls, 1, *spent,
-                                     held, models.seconds, place in plain))
+            decisions = self.decider.round(self.alive, self.written, drafts, outputs.logits)
+            # commit
+            verified = time.perf_counter()
+            self.cache.commit([[ROOT, *accepted] for accepted, _ in decisions])
+            self.drafter.commit([accepted for accepted, _ in decisions], [bonus for _, bonus in decisions], outputs)
+            committed = time.perf_counter()
+        self.calls += 1
+        costs = dict(draft_calls=self.drafter.calls - drafter_calls, draft_seconds=drafted - started,
+                     verify_seconds=verified - drafted, commit_seconds=committed - verified,
+                     model_seconds=models.seconds)
+        for row, draft, (accepted, bonus) in zip(self.alive, drafts, decisions):
+            self.record(row, draft, accepted, bonus, costs)
         if self.observe:
-            self.observe(self.alive, drafts, decided)
+            self.observe(self.alive, drafts, decisions)
         self.retire()
 
-    def write(self, row: int, emitted: list[int]) -> int:
+    def record(self, row: int, draft: Draft, accepted: list[int], bonus: int, costs: dict[str, float]) -> None:
+        """Writes the tokens of a row's round and keeps its record, with the costs of the whole batch."""
+        tokens, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
+        length = self.write(row, tokens)
+        counted, end = accepted[:length], accepted[-1] if accepted else ROOT
+        self.rounds.append(Round(
+            row, position, drafted=draft.tree.budget, accepted=len(counted),
+            ranks=tuple(int(draft.tree.rank[node]) for node in counted),
+            open_end=length == len(tokens) and bool(draft.tree.children(end)), **costs))
+
+    def write(self, row: int, tokens: list[int]) -> int:
         """Appends tokens to a row up to the limit, EOS or the token at which a hook stops it; returns the number of
         tokens up to EOS or the hook's, those past the limit included.
         """
         written, first = self.written[row], len(self.written[row])
-        length = len(emitted)
-        for place, token in enumerate(emitted):
-            inside = first + place < self.limit
+        length = len(tokens)
+        for index, token in enumerate(tokens):
+            inside = first + index < self.limit
             if inside:
                 written.append(token)
             if token in self.eos or (inside and self.hooks.stop and self.hooks.stop(row, written)):
                 self.ended.add(row)
-                length = place + 1
+                length = index + 1
                 break
         if len(written) == self.limit:
             self.ended.add(row)
@@ -253,10 +275,10 @@ class _Loop:
 
     def retire(self) -> None:
         """Removes finished rows from the caches."""
-        running = [i for i, row in enumerate(self.alive) if row not in self.ended]
+        running = [index for index, row in enumerate(self.alive) if row not in self.ended]
         if len(running) == len(self.alive):
             return
-        self.alive = [self.alive[i] for i in running]
+        self.alive = [self.alive[index] for index in running]
         if running:
             self.cache.select(torch.tensor(running))
             self.drafter.select(running)

@@ -1,4 +1,4 @@
-"""What a loop gives and takes: a record of each round, the generated tokens, and the hooks of its caller."""
+"""The input and output of a loop: the hooks of its caller, a record of each round, and the generated tokens."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Observer = Callable[[list[int], list[Draft], list[Decision]], None]
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions by which a caller may change a loop; each may be left out.
+    """Functions by which a caller may change a loop; each is optional.
 
     adjust(row, contexts, logits): changes the logits [m, V] of m nodes of a row; contexts[i] holds the tokens before
     node i's next token: those generated in the row and those of the node's path, root and node included.
@@ -36,9 +36,8 @@ class Round:
     accepted path; ranks: that path by rank. open_end: the path ended at a node that had children, so the rule rejected
     them all. EOS and a stopping hook end a round as it stands; the length limit does not: `accepted` counts the tokens
     past it too, which are not returned, because leaving out or shortening the rounds that it cuts would be a bias.
-    Seconds are those of the whole batch; model_seconds: the part of them spent in forward passes of target and drafter.
-    cache_bytes: bytes of the caches of target and drafter. past_window: whether nothing was drafted because the row's
-    text has outgrown the drafter's window.
+    Calls and seconds are those of the whole batch; model_seconds: the part of them in forward passes of target and
+    drafter.
     """
 
     row: int
@@ -48,13 +47,10 @@ class Round:
     ranks: tuple[int, ...]
     open_end: bool
     draft_calls: int
-    target_calls: int
     draft_seconds: float
     verify_seconds: float
     commit_seconds: float
-    cache_bytes: int
-    model_seconds: float = float("nan")
-    past_window: bool = False
+    model_seconds: float
 
     @property
     def seconds(self) -> float:
@@ -81,12 +77,12 @@ class Generation:
     @property
     def drafted(self) -> int:
         """Draft tokens of all rounds."""
-        return sum(one.drafted for one in self.rounds)
+        return sum(record.drafted for record in self.rounds)
 
     @property
     def accepted(self) -> int:
-        """Draft tokens that were accepted, in all rounds."""
-        return sum(one.accepted for one in self.rounds)
+        """Accepted draft tokens of all rounds."""
+        return sum(record.accepted for record in self.rounds)
 
     @property
     def acceptance_rate(self) -> float:

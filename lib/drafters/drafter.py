@@ -69,7 +69,6 @@ class Drafter:
         the nodes of its drafts, and after `start` for the tokens of the prompts, right-padded.
     levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
     asked_probs: whether its chosen children carry the distributions that they were chosen from (see `ask_probs`).
-    past_window: rows that it drafts no more, since their text has outgrown its window.
     deepest: levels that it can draft; None without a limit.
     name_or_path: the folder that its head or tables were read from; empty without one.
     """
@@ -82,7 +81,6 @@ class Drafter:
     deepest: int | None = None
     levels: list[int] | None = None
     asked_probs: bool = False
-    past_window: Sequence[int] = ()
     name_or_path: str = ""
 
     @classmethod
@@ -212,7 +210,6 @@ class Wrapper(Drafter):
     window = property(attrgetter("drafter.window"))
     knows = property(attrgetter("drafter.knows"))
     wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
-    past_window = property(attrgetter("drafter.past_window"))
 
     def ask_probs(self, wanted: bool) -> None:
         """Asks `drafter`."""
@@ -237,7 +234,6 @@ class LeadingChain(Wrapper):
     """
 
     levels = property(attrgetter("drafter.levels"))
-    past_window = property(attrgetter("drafter.past_window"))
 
     def __init__(self, drafter: Drafter):
         self.drafter = drafter

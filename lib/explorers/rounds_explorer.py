@@ -326,7 +326,7 @@ def describe_round(step: Step, plain: float = float("nan")) -> str:
     share = "–" if step.rate is None else f"<b>{step.rate:.2f}</b>"
     accepted = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
     end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
-    return (f"Round {step.number} of {step.of}: {accepted}, then the target's own{end}. So far, over {step.number} "
+    return (f"Round {step.number} of {step.rounds}: {accepted}, then the target's own{end}. So far, over {step.number} "
             f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{step.length:.2f}</b> "
             f"tokens per round, <b>{step.speed:.0f}</b> tokens per second"
             + ("." if isnan(plain) else f" ({plain:.0f} plainly)."))

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.decoding.checks import WithinWindow
 from lib.drafters.drafter import LIVE, Drafter, LeadingChain
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
@@ -109,7 +108,6 @@ def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], 
     trace, prompts = recorded.trace, recorded.prompts
     running, done, at = copy.copy(drafter), [], [0] * len(chunk)
     running = LeadingChain(running) if trace.about.get("chains") else running
-    running = WithinWindow(running) if running.window else running
     lengths = [len(prompts[row]) for row in chunk]
     hidden = [recorded.hidden_states(row, drafter.target) if drafter.wants_hidden_states else () for row in chunk]
     running.start([prompts[row] for row in chunk])

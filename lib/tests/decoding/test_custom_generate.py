@@ -15,7 +15,7 @@ from transformers import (
 )
 from transformers.generation.utils import GenerationMixin
 
-from lib.decoding.custom_generate import KEPT_BACK, tree_speculation
+from lib.decoding.custom_generate import NOT_PASSED, tree_speculation
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models import SHIPPED
 from lib.tests import small_models
@@ -74,12 +74,12 @@ def filled_cache():
 def test_transformers_holds_the_arguments_that_it_keeps_from_callables_where_they_are_read():
     """`custom_generate` reads the frame of `generate`; this fails where another transformers calls it otherwise."""
     code = inspect.unwrap(GenerationMixin.generate).__code__
-    assert {*KEPT_BACK} <= {*code.co_varnames}, transformers.__version__
+    assert {*NOT_PASSED} <= {*code.co_varnames}, transformers.__version__
     frames = []
 
     def look(model, input_ids, **given):
         frames.append(inspect.currentframe().f_back.f_code)
-        assert not {*KEPT_BACK} & given.keys()
+        assert not {*NOT_PASSED} & given.keys()
         return input_ids
 
     TARGET.generate(**batch(), max_new_tokens=2, custom_generate=look)

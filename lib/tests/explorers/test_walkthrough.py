@@ -73,7 +73,7 @@ def test_the_steps_are_the_decoding(shape, temperature):
 def test_totals_are_those_of_the_rounds_so_far(temperature):
     rounds = decoded(temperature=temperature).rounds
     for number, step in enumerate(told(temperature=temperature), 1):
-        assert (step.number, step.of) == (number, len(rounds))
+        assert (step.number, step.rounds) == (number, len(rounds))
         assert step.length == sum(found.accepted for found in rounds[:number]) / number
         assert step.rate == pytest.approx(step.length / 6)
 

@@ -67,7 +67,7 @@ def test_every_way_writes_what_generate_writes_and_an_interrupted_table_goes_on(
 
 def test_whole_rounds_are_those_in_which_every_row_runs():
     def record(row, accepted):
-        return Round(row, 0, 2, accepted, (0,) * accepted, True, 1, 1, 0.25, 0.5, 0.25, 0, 0.5)
+        return Round(row, 0, 2, accepted, (0,) * accepted, True, 1, 0.25, 0.5, 0.25, 0.5)
 
     rounds = [record(0, 1), record(1, 2), record(0, 0), record(1, 1), record(0, 2)]
     assert calibration.full_rounds(rounds, 2) == [rounds[:2], rounds[2:4]] and calibration.full_rounds([], 2) == []

@@ -17,7 +17,7 @@ from lib.replay import simulated
 from lib.replay import live
 from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
-from lib.tests.decoding.test_decoding import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
+from lib.tests.decoding.test_loop import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
 from lib.tests.drafters.test_drafters import RULES
 from lib.trees import named
 
