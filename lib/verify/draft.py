@@ -29,6 +29,8 @@ class Draft:
     counts: int64[m], how often each node's token was drawn: repeated "iid" samples share one node. None: once each.
     reach: float64[m] of a grown tree: the product of the drafter's probabilities along each node's path, which is never
         larger than the parent's. None for a static shape.
+    shares: of merged "iid" samples of several drafters, for each of them (float[m, V], the distributions that it drew
+        children from; int64[m], how often it drew each node). `probs` is then their mean, for display only.
     """
 
     tree: Tree
@@ -37,6 +39,7 @@ class Draft:
     probs: Tensor | None = None
     counts: Tensor | None = None
     reach: np.ndarray | None = None
+    shares: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def __post_init__(self):
         size, probs, counts = self.tree.size, self.probs, self.counts
@@ -68,11 +71,17 @@ class Draft:
 
     def samples(self, node: int) -> list[tuple[int, Tensor]]:
         """Each draw of a node's children, repeats included: the child, and q float[V] that it was drawn from."""
-        counts = self.times_drawn()
-        return [(child, self.probs[node]) for child in self.tree.children(node) for _ in range(counts[child])]
+        shares = self.shares or [(self.probs, self.times_drawn())]
+        return [(child, probs[node]) for probs, counts in shares for child in self.tree.children(node)
+                for _ in range(int(counts[child]))]
 
     def proposal_probs(self) -> Tensor:
-        """`probs`, for a rule that needs them. ValueError if the drafter gave none."""
+        """`probs`, for a rule that compares all siblings with one q. ValueError if the drafter gave none, and for
+        samples of several drafters, with which such a rule would be biased.
+        """
+        if self.shares:
+            raise ValueError(f"the draft merges samples of {len(self.shares)} drafters, but this rule compares with "
+                             "one; verify with 'multi_step', which knows the drafter of each sample, or with 'naive'")
         if self.probs is None:
             raise ValueError(f"the draft is {self.proposal!r} and comes without probs; this rule compares with the "
                              "drafter's probabilities: use a drafter that has some, such as 'model' or a head")
@@ -100,37 +109,11 @@ class Draft:
         """The draft of some of its nodes, which form `tree` together with the root: node i of it is nodes[i]."""
         rows = {name: None if values is None else values[nodes]
                 for name in ("tokens", "probs", "counts", "reach") for values in [getattr(self, name)]}
-        return replace(self, tree=tree, **rows)
-
-
-@dataclass(frozen=True)
-class MergedDraft(Draft):
-    """Independent samples of several drafters as one tree.
-
-    shares: for each drafter the distributions float[m, V] that it drew children from, and int64[m], how often it drew
-        each node. Siblings have no common distribution: a rule that compares all of them with one q would be biased,
-        and is refused; `probs` is the mean of the proposals, for display only.
-    """
-
-    shares: tuple[tuple[Tensor, Tensor], ...] = ()
-
-    def samples(self, node: int) -> list[tuple[int, Tensor]]:
-        """Each draw of a node's children by each drafter: the child, and q float[V] of the drafter that drew it."""
-        return [(child, probs[node]) for probs, counts in self.shares for child in self.tree.children(node)
-                for _ in range(int(counts[child]))]
-
-    def proposal_probs(self) -> Tensor:
-        """Refused: the siblings have no common distribution."""
-        raise ValueError(f"the draft merges samples of {len(self.shares)} drafters, but this rule compares with one; "
-                         "verify with 'multi_step', which knows the drafter of each sample, or with 'naive'")
-
-    def part(self, tree: Tree, nodes: list[int]) -> "MergedDraft":
-        """As for any draft, with each drafter's share."""
         shares = tuple((probs[nodes], counts[nodes]) for probs, counts in self.shares)
-        return replace(super().part(tree, nodes), shares=shares)
+        return replace(self, tree=tree, shares=shares, **rows)
 
 
-def merge_samples(drafts: Sequence[Draft]) -> MergedDraft:
+def merge_samples(drafts: Sequence[Draft]) -> Draft:
     """The union of drafts of one root, all of them independent samples ("iid"); equal prefixes become one path."""
     if any(draft.proposal != "iid" for draft in drafts):
         raise ValueError(f"proposals are {', '.join(draft.proposal for draft in drafts)}; only \"iid\" samples of "
@@ -153,8 +136,8 @@ def merge_samples(drafts: Sequence[Draft]) -> MergedDraft:
     all_probs, all_counts = zip(*shares)
     counts = torch.stack(all_counts).sum(0)
     counts[ROOT] = 1
-    return MergedDraft(Tree(parents), torch.tensor(tokens), "iid", torch.stack(all_probs).mean(0), counts,
-                       shares=tuple(shares))
+    mean = torch.stack(all_probs).mean(0)
+    return Draft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, shares=tuple(shares))
 
 
 class Draws(Protocol):

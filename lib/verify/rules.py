@@ -19,11 +19,6 @@ from lib.verify.draft import PROPOSALS, Draft, Draws
 from lib.verify.warping import best_token
 
 Outcome = tuple[list[int], int]
-# (node, its children) -> (the accepted child, None), or (None, the bonus token) if no child is accepted
-Decide = Callable[[int, tuple[int, ...]], tuple[int | None, int | None]]
-
-
-# ------------------------------------------------------------------------------------------------------ lossless rules
 
 
 def greedy(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
@@ -48,34 +43,33 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 
     The samples, repeats included, are tried in random order.
     """
-    def decide(node, children):
-        p, samples = target_probs[node], draft.samples(node)  # every sample x ~ q_s, with the q_s of its drafter s
+    def decide(node, p):
+        samples = draft.samples(node)  # every sample x ~ q_s, with the q_s of its drafter s
         while samples:
             child, q = _take_any(samples, draws)
             q = q.to(p)
             if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q_s(x)
-                return child, None
+                return child, p
             p = _normalised((p - q).clamp_min(0), p)  # p <- norm (p - q_s)+
-        return None, draws.categorical(p)
+        return None, p
 
     return _descend(draft, target_probs, draws, decide)
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """K-SEQ (SpecTr, Sun et al. 2023), for k independent samples of q, repeats included; rho: see `k_seq_scale`."""
-    def decide(node, children):
-        p, samples = target_probs[node], draft.samples(node)
-        q, k = draft.proposal_probs()[node].to(p), len(samples)
+    def decide(node, p):
+        samples, q = draft.samples(node), draft.proposal_probs()[node].to(p)
+        k = len(samples)
         rho = k_seq_scale(p, q, k)
         while samples:
             child, _ = _take_any(samples, draws)
             if draws.uniform() < _ratio(p, q, draft.token_list[child]) / rho:  # accept if U < p(x) / (rho q(x))
-                return child, None
+                return child, p
         shared = torch.minimum(p / rho, q)
         b = min(1.0, float(shared.sum()))  # b = sum min(p / rho, q)
         share = (1 - (1 - b) ** k) / b if b > 0 else 1.0
-        # x ~ norm (p - min(p / rho, q) (1 - (1 - b)^k) / b)
-        return None, draws.categorical(_normalised((p - share * shared).clamp_min(0), p))
+        return None, _normalised((p - share * shared).clamp_min(0), p)  # norm (p - min(p / rho, q) (1 - (1 - b)^k) / b)
 
     return _descend(draft, target_probs, draws, decide)
 
@@ -100,14 +94,13 @@ def k_seq_scale(p: Tensor, q: Tensor, k: int) -> float:
 
 def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """Sequoia's rule (Chen et al. 2024, Alg. 2), for samples of q without replacement, in draw order."""
-    def decide(node, children):
-        p = target_probs[node]
-        for child in children:
-            q = _drawn_from(draft, child, p)  # q without the tokens of earlier children
+    def decide(node, p):
+        for child in draft.tree.children(node):
+            q = _drawn_from(draft, child, p)  # q without the tokens of earlier children, normalised
             if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q(x)
-                return child, None
+                return child, p
             p = _normalised((p - q).clamp_min(0), p)  # p <- norm (p - q)+
-        return None, draws.categorical(p)
+        return None, p
 
     return _descend(draft, target_probs, draws, decide)
 
@@ -160,9 +153,6 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
             p[node] = _normalised(rest, p[node])  # p <- norm (w p - q)+
 
 
-# --------------------------------------------------------------------------------------------------------- lossy rules
-
-
 def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3) -> Outcome:
     """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1): the deepest node that qualifies with its ancestors.
 
@@ -211,31 +201,32 @@ def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float
 
     With single > 1 and total = 1 the law is that of naive sampling.
     """
-    def decide(node, children):
-        p, number, mass = target_probs[node], draws.uniform(), 0.0  # one U per family of siblings
+    def decide(node, p):
+        children, number, mass = draft.tree.children(node), draws.uniform(), 0.0  # one U for all siblings
         for child in children:
             x = draft.token_list[child]
             mass += float(p[x])
             if number < mass / total or p[x] >= single:  # U < sum p / total, or p(x) >= single
-                return child, None
-        return None, draws.categorical(_normalised(_emptied(p, draft.tokens_of(children)), p))  # p without the children
+                return child, p
+        return None, _normalised(_emptied(p, draft.tokens_of(children)), p)  # p without the children
 
     return _descend(draft, target_probs, draws, decide)
 
 
-# --------------------------------------------------------------------------------------------------- what rules share
+# What rules share ----------------------------------------------------------------------------------------------------
 
 
-def _descend(draft: Draft, target_probs: Tensor, draws: Draws, decide: Decide) -> Outcome:
-    """The path that `decide` takes from the root, and the bonus token that it gives where it takes no child.
+def _descend(draft: Draft, target_probs: Tensor, draws: Draws,
+             decide: Callable[[int, Tensor], tuple[int | None, Tensor]]) -> Outcome:
+    """The path that decide(node, p) takes from the root, at each node that has children.
 
-    At a node without children, the path ends with a token drawn from p there.
+    It returns the accepted child; or None, and float[V] from which the bonus token is drawn.
     """
     node, accepted = ROOT, []
-    while children := draft.tree.children(node):
-        child, bonus = decide(node, children)
+    while draft.tree.children(node):
+        child, rest = decide(node, target_probs[node])
         if child is None:
-            return accepted, bonus
+            return accepted, draws.categorical(rest)
         accepted.append(child)
         node = child
     return accepted, draws.categorical(target_probs[node])
@@ -246,12 +237,10 @@ def _compare(draft: Draft, target_probs: Tensor, draws: Draws,
     """Accepts the first child with qualifies(p, q, x); if there is none, the bonus token is drawn from p."""
     probs = draft.proposal_probs()
 
-    def decide(node, children):
-        p, q = target_probs[node], probs[node].to(target_probs)
-        for child in children:
-            if qualifies(p, q, draft.token_list[child]):
-                return child, None
-        return None, draws.categorical(p)
+    def decide(node, p):
+        q = probs[node].to(p)
+        qualified = (child for child in draft.tree.children(node) if qualifies(p, q, draft.token_list[child]))
+        return next(qualified, None), p
 
     return _descend(draft, target_probs, draws, decide)
 
@@ -274,7 +263,7 @@ def _drawn_from(draft: Draft, child: int, p: Tensor) -> Tensor:
 
 
 def _ratio(p: Tensor, q: Tensor, token: int) -> float:
-    """p / q at a token that was drawn from q; 0 where rounding has made its q 0."""
+    """p / q at a token that was drawn from q; 0 where rounding has made its q 0, so that it is rejected."""
     return float(p[token]) / float(q[token]) if q[token] > 0 else 0.0
 
 
@@ -303,7 +292,7 @@ def without(q: Tensor, tokens: Sequence[int]) -> Tensor:
     return _normalised(rest, _normalised(_emptied(torch.ones_like(q), tokens), rest))
 
 
-# ------------------------------------------------------------------------------------------------------------ registry
+# The registry --------------------------------------------------------------------------------------------------------
 
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
 
