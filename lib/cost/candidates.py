@@ -18,6 +18,7 @@ from lib.cost.judging import log_tokens
 from lib.cost.round_cost import RoundCost, before_steps, widths
 from lib.cost.ways import ours
 from lib.decoding import loop
+from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.heads.store import NGRAMS
@@ -157,6 +158,15 @@ def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
         competing += [Entrant(spec if len(able) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
                       for pair in able]
     return competing
+
+
+def within(competing: Sequence[Entrant], longest: int) -> list[Entrant]:
+    """The entrants that can draft in texts of up to `longest` tokens; the reason is printed for each of the others."""
+    reasons = {entrant.name: window_refusal(entrant.drafter.window, longest) for entrant in competing}
+    for name, reason in reasons.items():
+        if reason:
+            print(f"{name} is left out: {reason}")
+    return [entrant for entrant in competing if not reasons[entrant.name]]
 
 
 def possible(pair) -> list[str]:

@@ -80,7 +80,8 @@ def recommend(pairs: Sequence, choosing, judging, *, drafters: Sequence[str] = (
     """
     begin = clock()
     whole = Deadline(clock, begin + seconds)
-    task = Task(pairs, candidates.entrants(pairs, drafters), tuple(batches), new_tokens,
+    longest = max(map(len, [*choosing.ids, *judging.ids])) + new_tokens + limits.depth
+    task = Task(pairs, candidates.within(candidates.entrants(pairs, drafters), longest), tuple(batches), new_tokens,
                 replace(limits, batches=tuple(batches), chains=takes_chains(pairs[0].target.config)), seed, generate,
                 clock, torch.Generator().manual_seed(seed), np.random.default_rng(seed))
 

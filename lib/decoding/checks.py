@@ -126,16 +126,16 @@ def positions(target, drafter: Drafter, longest: int) -> float:
     if longest > window:
         raise ValueError(f"prompt and new tokens need {longest} positions, the model's window has {window}; shorten "
                          "the prompt or max_new_tokens")
-    if reason := window_refusal(drafter, longest):
+    if reason := window_refusal(drafter.window, longest):
         raise ValueError(reason)
     return min(window, drafter.window or math.inf)
 
 
-def window_refusal(drafter: Drafter, longest: int) -> str:
-    """Why a drafter cannot draft in texts of up to `longest` tokens; empty where it can."""
-    if not drafter.window or longest <= drafter.window:
+def window_refusal(window: int | None, longest: int) -> str:
+    """Why a drafter with this window cannot draft in texts of up to `longest` tokens; empty where it can."""
+    if not window or longest <= window:
         return ""
-    return (f"prompt and new tokens need {longest} positions, the drafter's window has {drafter.window}; shorten the "
+    return (f"prompt and new tokens need {longest} positions, the drafter's window has {window}; shorten the "
             "prompt or max_new_tokens, or take a drafter with a longer window")
 
 

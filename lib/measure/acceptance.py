@@ -88,7 +88,8 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
         texts = load_prompts(prompts, group[0].tokenizer, limit=room, first=choose_prompts + judge_prompts)
         choosing, _ = texts.split(choose_prompts, judge_prompts)
         print(f"{target}: {len(texts.ids)} prompts of {len(set(texts.kinds))} kinds")
-        asked[target], competitors = texts, Competitors(group, drafters)
+        longest = max(map(len, texts.ids)) + new_tokens + deepest + 1
+        asked[target], competitors = texts, Competitors(group, drafters, longest)
         studied += [Studied(recorded, competitors) for recorded in recording.record_all(
             target, competitors, texts, choosing.names, temperatures=temperatures, tokens=new_tokens,
             eos_token_id=group[0].eos_token_ids, seed=seed, folder=store.folder / "traces" / store.mark,

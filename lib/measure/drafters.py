@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from lib.attention.registration import takes_chains
 from lib.cost.candidates import growth_rules
-from lib.decoding.checks import SHORT_CHAIN, checkable
+from lib.decoding.checks import SHORT_CHAIN, checkable, window_refusal
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters import vocabulary
@@ -122,6 +122,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
     """
     first = pairs[0]
     drafters, ready = competing(pairs, specs), {}
+    longest = max(map(len, prompts.ids)) + new_tokens
 
     def is_control(label: str) -> bool:
         """Whether a drafter is a control, which starts anew for each prompt."""
@@ -142,6 +143,10 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
         return generate(first.target, drafter, ids[None], shape=shape, max_new_tokens=new_tokens,
                         eos_token_id=first.eos_token_ids)
 
+    for label in list(drafters):
+        if not is_control(label) and (reason := window_refusal(drafter_of(label, shape_names[0]).window, longest)):
+            print(f"{label} is left out: {reason}")
+            del drafters[label]
     settings = [(label, shape) for label in drafters for shape in shape_names]
     for label in drafters if grown else ():
         if not is_control(label):

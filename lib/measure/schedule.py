@@ -51,8 +51,8 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     """
     texts = Path(folder) if folder else prompt_files.FAMILY
     rng, order, frames, rounds = np.random.default_rng(seed), torch.Generator().manual_seed(seed), [], []
-    named = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
-    readers, last = {name: make(name, pair) for name in named}, named[-1]
+    kinds = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
+    readers, last = {name: make(name, pair) for name in kinds}, kinds[-1]
     specs = [name for name in advised(pair) if needs_draft_model(name)]
     able = candidates.entrants([pair], specs) if specs else []
     modelled = [one for one in able if one.drafter.traits.replay == BY_RANKS]
@@ -61,6 +61,7 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     room = pair.window - new_tokens - deepest - 2 if pair.window else np.inf
     for length in (length for length in lengths if length < 0.9 * room):
         prompts = prompt_files.of_length(pair.tokenizer, length, PER_KIND, texts)
+        modelled = candidates.within(modelled, max(map(len, prompts.ids)) + new_tokens + deepest)
         recorded = candidates.record(pair, modelled, prompts, new_tokens, deepest)
         ruler = ExcerptDrafter(prompts.ids, pair.vocabulary, order)
         walks = {(reader, name): simulated.rounds(recorded, drafter, named(name))

@@ -20,8 +20,7 @@ from lib.trees.tree import Tree
 class Walk:
     """Rounds of one tree: each round's row of the trace, the transition at which it starts, and where it ends.
 
-    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root), drafted (n; 0 past the window of the
-    drafter): int64[R].
+    rows, starts, accepted (a), nodes (the last accepted node, 0 for the root), drafted (n): int64[R].
     """
 
     rows: np.ndarray
@@ -38,9 +37,9 @@ class Walk:
 def rounds(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     """One round for every transition at which a round of the tree counts (see `Trace.starts`), row by row."""
     rows, starts = _transitions(trace, trace.lengths)
-    kept, drafts = starts < trace.starts(tree.max_depth)[rows], trace.drafts(tree.max_depth, drafter)[rows, starts]
-    nodes = rank_paths(trace, drafter).ends(tree) * drafts  # of every transition before the limit
-    return Walk(rows[kept], starts[kept], tree.depth[nodes[kept]], nodes[kept], tree.budget * drafts[kept])
+    kept = starts < trace.starts(tree.max_depth)[rows]
+    nodes = rank_paths(trace, drafter).ends(tree)[kept]  # of every transition before the limit
+    return Walk(rows[kept], starts[kept], tree.depth[nodes], nodes, np.full_like(nodes, tree.budget))
 
 
 def accepted_lengths(trace: Trace, tree: Tree, drafter: str | None = None) -> np.ndarray:
@@ -57,16 +56,14 @@ def walk(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     rows, starts = _transitions(trace, trace.starts(tree.max_depth))
     position = first[rows, starts]
     accepted, nodes = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-    drafts = trace.drafts(tree.max_depth, drafter)[rows, starts]
-    active, node = np.flatnonzero(drafts), np.zeros(drafts.sum(), dtype=np.int64)
-    position = position[active]
+    active, node = np.arange(len(rows)), np.zeros(len(rows), dtype=np.int64)
     while len(active):
         node = children[node, ranks[position]]
         alive = node > 0
         active, node, position = active[alive], node[alive], position[alive] + 1
         accepted[active] += 1
         nodes[active] = node
-    return Walk(rows, starts, accepted, nodes, tree.budget * drafts)
+    return Walk(rows, starts, accepted, nodes, np.full_like(nodes, tree.budget))
 
 
 def _transitions(trace: Trace, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

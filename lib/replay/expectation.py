@@ -167,7 +167,6 @@ def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
         for place, child in enumerate(children):
             alive[child] = alive[node] * steps[..., place]
             survive[..., depth + 1] += alive[child]
-    survive[..., 1:] *= trace.drafts(tree.max_depth, drafter)[..., None]
     return survive
 
 
@@ -187,7 +186,6 @@ def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
     for depth in range(length):
         product = product * _ahead(ratio, depth)
         survive[..., depth + 1] = np.minimum(survive[..., depth], product)
-    survive[..., 1:] *= trace.drafts(length, drafter)[..., None]
     return survive
 
 

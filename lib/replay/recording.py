@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from lib.attention.registration import check_attention, tree_forward
 from lib.decoding import loop
-from lib.decoding.checks import token_set
+from lib.decoding.checks import token_set, window_refusal
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.heads.store import NGRAMS, folder_of
@@ -68,14 +68,16 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     title: of the progress bar; without one there is none.
     spread_by: an object with `target` and `of_ranks` that other processes can make anew (see `Competitors`),
         so that the run's workers record batches; None: this process records them.
-    ValueError where the target's window is too small.
+    ValueError where the window of the target or of a drafter is too small.
     """
-    longest, window = max(map(len, prompts)), window_of(target)
+    longest = max(map(len, prompts))
     needed = longest + max_new_tokens + beyond  # the last token is written and not read
-    if window and needed > window:
-        raise ValueError(f"the longest prompt has {longest} tokens, its continuation {max_new_tokens}, and {beyond} "
-                         f"beyond the limit let the deepest tree end: {needed} positions, but the window of the target "
-                         f"has {window}; shorten the prompt, max_new_tokens, or the trees (beyond)")
+    for name, model in {"the target": target, **drafters}.items():
+        if (window := window_of(model)) and needed > window:
+            raise ValueError(f"the longest prompt has {longest} tokens, its continuation {max_new_tokens}, and "
+                             f"{beyond} beyond the limit let the deepest tree end: {needed} positions, but the window "
+                             f"of {name} has {window}; shorten the prompt, max_new_tokens, or the trees (beyond), or "
+                             "leave this drafter out")
     settings = dict(max_new_tokens=max_new_tokens, beyond=beyond, temperature=temperature, eos_token_id=eos_token_id,
                     ahead=ahead, siblings=siblings, seed=seed)
     batches = [Batch(first, *(values[first : first + rows] for values in (prompts, names, kinds)))
@@ -131,13 +133,14 @@ class Competitors(dict):
     processes make them anew.
 
     specs: as `drafters.make` takes them, "model" for the draft models of all pairs; empty: these, or for a target alone
-    those that read the text. N-grams are those of the text alone where no tables ship for the target. ValueError for
-    other drafters.
+    those that read the text. longest: positions that the longest text needs, its deepest tree included; drafters with
+    a shorter window are left out, and the reason is printed. N-grams are those of the text alone where no tables ship
+    for the target. ValueError for other drafters.
     """
 
-    def __init__(self, pairs: Sequence, specs: Sequence[str] = ()):
+    def __init__(self, pairs: Sequence, specs: Sequence[str] = (), longest: int = 0):
         super().__init__()
-        self.pairs, self.specs, self.target = tuple(pairs), tuple(specs), pairs[0].target
+        self.pairs, self.specs, self.longest, self.target = tuple(pairs), tuple(specs), longest, pairs[0].target
         models = {pair.drafter_name: pair.draft_model for pair in pairs if pair.draft_model is not None}
         tables = folder_of(pairs[0].target_name, NGRAMS)
         of_text = [name for name, kind in DRAFTERS.items() if kind.traits.reads_text]
@@ -153,12 +156,16 @@ class Competitors(dict):
                                      "rounds; notebook 5 decodes with it live")
                 by_model = drafter.traits.replay == BY_RANKS and not drafter.reads_ahead
                 self[spec] = drafter.model if by_model else drafter
+        for name, drafter in list(self.items()):
+            if reason := window_refusal(window_of(drafter), longest):
+                print(f"{name} is left out: {reason}")
+                del self[name]
         if not self.of_ranks:
             raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one that has, such as "
                              f"{NGRAMS}")
 
     def __reduce__(self):
-        return Competitors, (self.pairs, self.specs)
+        return Competitors, (self.pairs, self.specs, self.longest)
 
     @property
     def of_ranks(self) -> dict[str, object]:
@@ -228,12 +235,16 @@ def read(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], writ
     ahead: how many tokens ahead `read_ahead` is read.
     siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), which
         needs a temperature above 0 and a generator; 0 for none.
-    ValueError for a model without tree attention.
+    ValueError for a model without tree attention, or whose window is shorter than a text.
     """
     reading = {name: drafter for name, drafter in drafters.items() if isinstance(drafter, Drafter)}
     models = {name: drafter for name, drafter in drafters.items() if name not in reading}
     for model in [*models.values()] if target is None else [target, *models.values()]:
         check_attention(model)
+    longest = max(map(len, prompts)) + max(map(len, written)) - 1
+    for name, drafter in drafters.items():
+        if reason := window_refusal(window_of(drafter), longest):
+            raise ValueError(f"{name}: {reason}")
     vocabulary = max((vocabulary_of(model) for model in (models.values() if target is None else [target])), default=1)
     rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, written)) * vocabulary)))
     parts, eos = [], token_set(eos_token_id)
@@ -256,7 +267,9 @@ def vocabulary_of(model) -> int:
 
 
 def window_of(model) -> int | None:
-    """Positions that a model has; None without a limit."""
+    """Positions that a model or drafter has; None without a limit."""
+    if isinstance(model, Drafter):
+        return model.window
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
@@ -283,10 +296,10 @@ def _read(target, reading: Mapping[str, Drafter], models: Mapping[str, object], 
     inside = np.arange(tokens.shape[1] - 1)[None] < ends[:, None]  # [N, L], which transitions a row has
     following = torch.tensor([token for row in written for token in row[1:]], dtype=torch.long)  # [S], row by row
 
-    def spread(values: Tensor, places: np.ndarray = inside, fill: float = 0, kind=np.float32) -> np.ndarray:
-        """[N, L, ..]: values [S, ..] at these transitions bool[N, L], `fill` elsewhere."""
+    def spread(values: Tensor, fill: float = 0, kind=np.float32) -> np.ndarray:
+        """[N, L, ..]: values [S, ..] at the rows' transitions, `fill` elsewhere."""
         array = np.full((*inside.shape, *values.shape[1:]), fill, kind)
-        array[places] = values.cpu().numpy()
+        array[inside] = values.cpu().numpy()
         return array
 
     arrays: dict[str, object] = {name: {} for name in BY_DRAFTER} | {"tokens": tokens}
@@ -298,38 +311,19 @@ def _read(target, reading: Mapping[str, Drafter], models: Mapping[str, object], 
         law = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
         arrays["target_probs"] = spread(law.gather(1, following.to(law.device)[:, None])[:, 0])
     _read_ahead(reading, target, prompts, written, ahead, arrays)
-    for name, drafter in models.items():
-        known = inside
-        if window := window_of(drafter):  # only transitions with all their text in it are known
-            room = np.array([window - len(prompt) for prompt in prompts], dtype=np.int64)
-            known = known & (np.arange(known.shape[1])[None] < room[:, None])
-            arrays["rooms"][name] = room
-        scores = _known_logits(drafter, prompts, written, known.sum(1))
+    for name, model in models.items():
+        scores = branched_logits(model, prompts, written)
         scores = scores if target is None else scores[:, : warped.shape[1]].to(warped.device)
-        held = torch.from_numpy(known[inside])
-        token = following[held].to(scores.device)
+        token = following.to(scores.device)
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
-        ranks = spread(rank_of(scores, token), known, PADDING["ranks"], np.int32)
-        arrays["ranks"][name] = np.where(inside & ~known, scores.shape[1], ranks).astype(np.int32)
-        arrays["probs"][name] = spread(proposal.gather(1, token[:, None])[:, 0], known)
+        arrays["ranks"][name] = spread(rank_of(scores, token), fill=PADDING["ranks"], kind=np.int32)
+        arrays["probs"][name] = spread(proposal.gather(1, token[:, None])[:, 0])
         if target is not None:
-            said = warped if bool(held.all()) else warped[held.to(warped.device)]
-            arrays["alpha"][name] = spread(torch.minimum(said, warp(scores, temperature)).sum(-1), known)
+            arrays["alpha"][name] = spread(torch.minimum(warped, warp(scores, temperature)).sum(-1))
         if siblings:
-            by_rule = chances(said, proposal, token, siblings, generator)
-            arrays["chances"] |= {f"{name}|{rule}": spread(values, known) for rule, values in by_rule.items()}
+            by_rule = chances(warped, proposal, token, siblings, generator)
+            arrays["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
     return arrays
-
-
-def _known_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]], counts: np.ndarray) -> Tensor:
-    """[S, V]: a model's logits at the first `counts` transitions of each row."""
-    window = window_of(model)
-    rows = [(prompts[row], written[row][: counts[row] + 1]) for row in np.flatnonzero(counts)]
-    longest = max((len(prompt) for prompt, _ in rows), default=0) + counts.max(initial=0)
-    # A batch reads its padding too, for which a window may have no position.
-    groups = [[row] for row in rows] if window and longest > window else [rows] if rows else []
-    parts = [branched_logits(model, *zip(*group)) for group in groups]
-    return torch.cat(parts) if parts else torch.empty(0, vocabulary_of(model), device=model.device)
 
 
 class _OneText:

@@ -13,10 +13,9 @@ from safetensors.numpy import save as to_bytes
 from lib.lab import atomic_file, json_text
 
 BY_ROW = ("tokens", "lengths", "ended", "loops", "target_probs")
-BY_DRAFTER = ("ranks", "probs", "alpha", "chances", "rooms")
+BY_DRAFTER = ("ranks", "probs", "alpha", "chances")
 PADDING = {"tokens": -1, "ranks": -1}  # values after a row's end; 0 elsewhere
-INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "loops": np.int64, "ranks": np.int32,
-            "rooms": np.int64}
+INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "loops": np.int64, "ranks": np.int32}
 ABOUT = ("about", "prompts", "kinds")  # kept as texts
 SHORTEST_LOOP_REPEATS = 3
 LONGEST_PERIOD = 40
@@ -36,7 +35,6 @@ class Trace:
     distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary 3.6).
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
     c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without alpha.
-    `rooms`: int64[N] of a drafter whose window is limited, the tokens that it holds after each row's prompt.
     `chances`: float[N, L, K] by "drafter|rule|k", the input of `expectation`. `prompts` and `kinds` name the rows;
     `about` has target, temperature and the names of the choosing prompts.
     """
@@ -53,7 +51,6 @@ class Trace:
     kinds: tuple[str, ...]
     about: Mapping[str, object] = field(default_factory=dict)
     chances: Mapping[str, np.ndarray] = field(default_factory=dict)
-    rooms: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def ends(self) -> np.ndarray:
@@ -67,16 +64,6 @@ class Trace:
         Leaving out the rounds that the end of a text shortens would be a bias, because long rounds are cut more often.
         """
         return np.where(self.ended, self.lengths, np.minimum(self.lengths, np.maximum(self.ends - depth, 0)))
-
-    def drafts(self, depth: int, drafter: str | None = None) -> np.ndarray:
-        """bool[N, L]: the transitions at which a round of a tree of this depth has a draft: at the others the text,
-        with all levels but the last, is longer than the drafter's window, and the round is one of plain decoding.
-        """
-        name = next(iter(self.ranks)) if drafter is None else drafter
-        starts = np.arange(self.tokens.shape[1] - 1)[None]
-        if name not in self.rooms:
-            return np.broadcast_to(True, (len(self.tokens), starts.shape[1]))
-        return starts + depth <= self.rooms[name][:, None]
 
     @property
     def without_loops(self) -> list[int]:

@@ -41,7 +41,7 @@ def test_a_text_may_fill_the_window_of_a_drafter(window, shape):
     assert speculated(prompts, shape, new, drafter=drafter) == greedy(prompts, new)
     with pytest.raises(ValueError, match=f"need {window + 1} positions, the drafter's window has {window}; shorten"):
         speculated(prompts, shape, new + 1, drafter=drafter)
-    assert not window_refusal(drafter, window) and "drafter's window" in window_refusal(drafter, window + 1)
+    assert not window_refusal(window, window) and "drafter's window" in window_refusal(window, window + 1)
 
 
 @pytest.mark.parametrize("rule", ["eagle2:3,4@9", "opttree@8", "dyspec:5@9"])

@@ -2,6 +2,8 @@
 them.
 """
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -46,3 +48,17 @@ def test_competitors_are_the_models_of_the_pairs_or_the_named_drafters():
         recording.Competitors([PAIR], ["sam"])
     alone = recording.Competitors([Pair("t", TARGET, None, Tokenizer(), "t", "none")])
     assert list(alone.of_ranks) == ["ngrams"] and {*alone} >= {"ngrams", "lookup", "sam"}
+
+
+def test_a_drafter_whose_window_a_text_outgrows_is_left_out(capsys):
+    """A study goes on without it and says why; a recording that names it is refused."""
+    short = small_models.related(TARGET, 2, noise=0.3)
+    short.config = copy.deepcopy(short.config)
+    short.config.max_position_embeddings = 100
+    pairs = [PAIR, Pair("t/s", TARGET, short, Tokenizer(), "t", "s")]
+    assert list(recording.Competitors(pairs, longest=100)) == ["d", "s"]
+    assert list(recording.Competitors(pairs, longest=101)) == ["d"]
+    assert "s is left out: prompt and new tokens need 101 positions" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="103 positions, but the window of s has 100"):
+        recording.record(TARGET, {"s": short}, PROMPTS.ids, names=PROMPTS.names, kinds=PROMPTS.kinds, max_new_tokens=8,
+                         beyond=5)
