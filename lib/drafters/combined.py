@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lib.drafters.drafter import LIVE, Drafter, Traits, Wrapper
 from lib.drafters.registry import make
-from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 

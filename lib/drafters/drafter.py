@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.drafters.text_index import trie
 from lib.trees.growth import Growth
-from lib.trees.tree import NO_PARENT, ROOT, Tree
+from lib.trees.tree import NO_PARENT, Tree
 from lib.verify.draft import Draft, Draws
 
 ROOT_ALONE = Tree([NO_PARENT])
@@ -273,21 +274,8 @@ def static(shape: Tree | Growth) -> Tree:
 
 
 def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> Draft:
-    """The trie of sequences after one root, up to `budget` nodes; siblings are ranked in the order they came.
-
-    No more sequences are read than the budget takes.
-    """
-    parents, tokens, child = [NO_PARENT], [root], {}
-    for sequence in sequences if budget != 0 else ():
-        node = ROOT
-        for token in sequence:
-            if (node, token) not in child:
-                child[node, token] = len(parents)
-                parents.append(node)
-                tokens.append(token)
-            node = child[node, token]
-            if node == budget:
-                return Draft(_tree(tuple(parents)), torch.tensor(tokens), "top_k")
+    """The trie of sequences after one root, up to `budget` nodes (see `text_index.trie`)."""
+    parents, tokens = trie(root, sequences, budget)
     return Draft(_tree(tuple(parents)), torch.tensor(tokens), "top_k")
 
 

@@ -49,13 +49,13 @@ DRAFTERS: dict[str, Kind] = {
         "a language model without a cache, one forward pass per node: the reference for the others",
         Traits(AGAIN, option="proposal", needs_draft_model=True)),
     "ngrams": Kind(
-        "lib.drafters.ngrams:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
+        "lib.drafters.text_drafters:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
         Traits(BY_RANKS, option="enough", head="ngrams", reads_text=True)),
     "lookup": Kind(
-        "lib.drafters.lookup:LookupDrafter", "the tokens after earlier occurrences of the last few tokens",
+        "lib.drafters.text_drafters:LookupDrafter", "the tokens after earlier occurrences of the last few tokens",
         Traits(AGAIN, option="order", reads_text=True, specs=("lookup", "lookup:frequent"), advised=True)),
     "sam": Kind(
-        "lib.drafters.suffix_automaton:SuffixAutomatonDrafter",
+        "lib.drafters.text_drafters:SuffixAutomatonDrafter",
         "the tokens after the longest earlier match of any length",
         Traits(AGAIN, option="shortest", reads_text=True, specs=("sam",), advised=True)),
     "combined": Kind(

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from lib.drafters.drafter import UNKNOWN, merge
-from lib.drafters.lookup import IndexedText
+from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
 from lib.engines.driver import Worker
 from lib.engines.environments import Environment
@@ -43,7 +43,7 @@ class FilledLookupDrafter(NgramDrafter):
     def __init__(self, max_ngram_size: int):
         super().__init__(max_ngram_size, 1)
 
-    def draft(self, text: IndexedText, shape: Tree | Growth) -> Draft:
+    def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
         """One chain."""
         root, *found = super().draft(text, shape).token_list
         return merge(root, [found + [UNKNOWN] * (shape.max_depth - len(found))])

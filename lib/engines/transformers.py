@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lib.drafters.drafter import merge
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import IndexedText
+from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
 from lib.engines.driver import Worker
 from lib.engines.environments import Environment
@@ -47,7 +47,7 @@ class CutLookupDrafter(NgramDrafter):
         super().__init__(max_matching_ngram_size, 1)
         self.stops = ends
 
-    def draft(self, text: IndexedText, shape: Tree | Growth) -> Draft:
+    def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
         """One chain."""
         root, *found = super().draft(text, shape).token_list
         return merge(root, [found[: first_end(found, self.stops)]])

@@ -14,7 +14,8 @@ import numpy as np
 
 from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
 from lib.drafters.heads.store import NGRAMS, check_folder_of
-from lib.drafters.lookup import IndexedText, LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
+from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
 from lib.engines.driver import Worker
 from lib.engines.environments import Environment
@@ -120,7 +121,7 @@ class NgramDrafter(LookupDrafter):
     def __init__(self, prompt_lookup_max: int = 5, prompt_lookup_min: int = 5):
         super().__init__(prompt_lookup_max, prompt_lookup_min)
 
-    def draft(self, text: IndexedText, shape: Tree | Growth) -> Draft:
+    def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
         """One continuation, as deep as the shape and the text allow."""
         ends = (text.ends[tuple(text.tokens[-n:])] for n in text.sizes)
         found = next(([text.tokens[places[0] :][: shape.max_depth]] for places in ends if len(places) > 1), [])

@@ -11,7 +11,7 @@ from lib.trees.tree import Tree
 
 CHAIN, DYNAMIC = "chain", "dynamic tree"  # the forms of draft that engines know
 FOLDER, GGUF = "folder or hub id", "GGUF file"  # the forms of weights that they read
-LONGEST = 4  # tokens of the n-grams that look-up compares, as `lib.drafters.lookup.LookupDrafter` does
+LONGEST = 4  # tokens of the n-grams that look-up compares, as `lib.drafters.text_drafters.LookupDrafter` does
 
 
 @dataclass(frozen=True)

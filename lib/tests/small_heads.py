@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from lib.drafters import DRAFTERS as REGISTRY
-from lib.drafters import ngrams
+from lib.drafters.text_drafters import save_tables
+from lib.drafters.text_index import NgramTables
 from lib.drafters.eagle import Eagle3Drafter, EagleDrafter
 from lib.drafters.heads.store import KINDS, NGRAMS, save, settings
 from lib.drafters.marginals import BlockDrafter, DSparkDrafter, JetSpecDrafter, MedusaDrafter
@@ -31,10 +32,10 @@ def head(kind: str, target, seed: int = 0, **changed):
     return made.to(target.dtype).eval()
 
 
-def tables(vocabulary: int) -> ngrams.NgramTables:
+def tables(vocabulary: int) -> NgramTables:
     """Tables with a next token after every token, and after some contexts of two."""
     following = {token: (3 * token + 1) % vocabulary for token in range(vocabulary)}
-    return ngrams.NgramTables((following, {key: 0 for key in range(0, vocabulary**2, 5)}), vocabulary)
+    return NgramTables((following, {key: 0 for key in range(0, vocabulary**2, 5)}), vocabulary)
 
 
 @cache
@@ -50,7 +51,7 @@ def folder(kind: str, target) -> Path | None:
         return None
     path = Path(_folders().name) / f"{kind}-{id(target)}"
     if kind == NGRAMS:
-        ngrams.save(tables(target.config.vocab_size), path, {})
+        save_tables(tables(target.config.vocab_size), path, {})
     else:
         save(head(kind, target), path)
     return path

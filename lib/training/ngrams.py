@@ -9,10 +9,9 @@ from typing import Sequence
 
 import numpy as np
 
-from lib.drafters import ngrams
-from lib.drafters.counting import ENTRIES, Places, tables_of
 from lib.drafters.heads.store import NGRAMS
-from lib.drafters.ngrams import NgramTables
+from lib.drafters.text_drafters import save_tables
+from lib.drafters.text_index import ENTRIES, NgramTables, count_tables, key_of
 from lib.forward.load import load_pair
 from lib.training import own_text
 
@@ -29,25 +28,24 @@ def make(target_name: str, folder: Path) -> NgramTables:
     own_text.check_there(name)
     pair, text = load_pair(target_name, dtype="auto"), own_text.load(own_text.path_of(name))
     training, held_out = (part.stream(*own_text.template(pair.tokenizer)) for part in text.split(HELD_OUT_SHARE))
-    tables = tables_of(written(*training, (own_text.SAMPLED, own_text.GREEDY)), ENTRIES, pair.vocabulary)
+    tokens, places = training[0].tolist(), written(training[1], (own_text.SAMPLED, own_text.GREEDY))
+    tables = count_tables(tokens, places, ENTRIES, pair.vocabulary)
     greedy = own_text.GREEDY if (held_out[1] == own_text.GREEDY).any() else own_text.SAMPLED
-    share = agreement(tables, written(*held_out, (greedy,)))
-    ngrams.save(tables, folder / "heads" / name / NGRAMS,
-                {"tokens": len(training[0]), "entries": [*map(len, tables.orders)],
+    share = agreement(tables, held_out[0].tolist(), written(held_out[1], (greedy,)))
+    save_tables(tables, folder / "heads" / name / NGRAMS,
+                {"tokens": len(tokens), "entries": [*map(len, tables.orders)],
                  "held_out_named": {"answers": round(share, 3)}})
     return tables
 
 
-def written(tokens: np.ndarray, writers: np.ndarray, by: Sequence[int]) -> Places:
-    """The places of `Dialogues.stream` whose next token was written by one of these, after the longest context."""
-    said = np.flatnonzero(np.isin(writers, by))
-    said = said[said >= len(ENTRIES)]
-    return Places(tokens, said - 1, tokens[said])
+def written(writers: np.ndarray, by: Sequence[int]) -> list[int]:
+    """The indices in `Dialogues.stream` of tokens that one of these wrote, after the longest context."""
+    places = np.flatnonzero(np.isin(writers, by))
+    return places[places >= len(ENTRIES)].tolist()
 
 
-def agreement(tables: NgramTables, places: Places) -> float:
-    """The share of places whose favourite the tables give."""
-    orders = len(tables.orders)
-    given = [tables.favourite([key % tables.vocabulary**n for n in range(1, orders + 1)])
-             for key in places.keys(orders, tables.vocabulary).tolist()]
-    return float(np.mean(given == places.said))
+def agreement(tables: NgramTables, tokens: Sequence[int], places: Sequence[int]) -> float:
+    """The share of places whose token is the one that the tables give."""
+    lengths = range(1, len(tables.orders) + 1)
+    keys = ([key_of(tokens[place - n : place], tables.vocabulary) for n in lengths] for place in places)
+    return float(np.mean([tables.next_token(key) == tokens[place] for key, place in zip(keys, places)]))

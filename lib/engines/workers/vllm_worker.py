@@ -1,7 +1,9 @@
 """vLLM with one setting, in this process, so that its steps are timed here; prompts and answers are token ids."""
 
+import sys
 import time
 from itertools import count
+from pathlib import Path
 
 import torch
 from channel import serve
@@ -10,6 +12,7 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.sample import rejection_sampler
 
 COUNTED = "vllm:spec_decode_num_"
+sys.path.append(str(Path(__file__).parents[2] / "drafters"))  # where `draft_proposer` finds `text_index`
 names = map(str, count())  # of requests, new ones in each call
 running = {}  # the engine, once it has started
 

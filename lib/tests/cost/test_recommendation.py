@@ -20,7 +20,8 @@ from lib.cost.round_cost import Curve, RoundCost
 from lib.cost.ways import Deadline
 from lib.decoding import loop
 from lib.drafters.drafter import LIVE, NoDrafter, Traits
-from lib.drafters.ngrams import NgramDrafter, NgramTables
+from lib.drafters.text_drafters import NgramDrafter
+from lib.drafters.text_index import NgramTables
 from lib.models import Pair
 from lib.models.prompts import PromptSet
 from lib.replay.rank_paths import most_frequent_paths

@@ -26,7 +26,7 @@ from lib.cost.recommendation import ONE, PLAIN
 from lib.cost.roofline import HARDWARE
 from lib.decoding import continuations
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.replay import logs
 from lib.replay.simulated import Recorded
 from lib.tests import small_models

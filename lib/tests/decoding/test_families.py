@@ -25,7 +25,7 @@ from lib.attention.registration import takes_chains
 from lib.decoding.checks import checkable
 from lib.decoding.loop import generate, in_batches
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 from lib.kernels import build

@@ -14,7 +14,7 @@ from lib import replay
 from lib.decoding import Hooks, checks, generate, in_batches
 from lib.drafters import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.measure.rules import g_test, law_of
 from lib.replay import live
 from lib.tests import small_models

@@ -11,7 +11,7 @@ from lib.decoding import generate
 from lib.decoding.checks import window_refusal
 from lib.drafters import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.tests import small_models
 from lib.tests.decoding.test_loop import DRAFTER, TARGET, greedy, speculated
 from lib.trees import named

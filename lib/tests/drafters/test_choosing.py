@@ -9,7 +9,7 @@ from lib.drafters.adaptive import AdaptiveDrafter, Bounded, Schedule
 from lib.drafters.choosing import ChoosingDrafter
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.drafters.registry import make, parse
 from lib.models.load import Pair
 from lib.tests.small_models import llama, prompts, related

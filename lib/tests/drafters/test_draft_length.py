@@ -30,7 +30,7 @@ from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import levels_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
-from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.replay import live
 from lib.tests.drafters.test_drafters import (
     MODEL,

@@ -16,10 +16,9 @@ from lib.drafters.combined import CombinedDrafter
 from lib.drafters.controls import OracleDrafter, RandomDrafter
 from lib.drafters.drafter import Traits, merge
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter, by_frequency
 from lib.drafters.merged import MergedDrafter, merge_chosen
 from lib.drafters.plain import PlainDrafter
-from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.forward.reduced import first_tokens
 from lib.replay import live
 from lib.tests import small_heads, small_models
@@ -230,57 +229,6 @@ def test_what_a_language_model_cannot_draft_is_refused():
         begin(LanguageModelDrafter(MODEL, proposal="iid")).propose(named("dyspec@4"), draws())
     with pytest.raises(ValueError, match="'ddtree:4@4' grows over one distribution per depth"):
         begin(LanguageModelDrafter(MODEL)).propose(named("ddtree@4"), draws())
-
-
-# -------------------------------------------------------------------------------------------------------- look-up
-
-
-def scanned(text, longest, shortest, length):
-    """Look-up by the book: every n, every earlier place, from the end."""
-    for n in range(min(longest, len(text) - 1), shortest - 1, -1):
-        for end in range(len(text) - 1, n - 1, -1):
-            if text[end - n : end] == text[-n:]:
-                yield text[end : end + length]
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
-def test_lookup_finds_what_a_scan_finds(text, longest, depth, budget):
-    drafter = LookupDrafter(longest, 1)
-    cut = len(text) // 2  # the second half arrives token by token, as bonus tokens do
-    drafter.start([torch.tensor(text[:cut], dtype=torch.long)])
-    for token in text[cut:]:
-        drafter.commit([[]], [token])
-    shape = named(f"expansion:{','.join('2' * depth)}@{budget}")
-    (draft,) = drafter.propose(shape, draws())
-    assert draft.tree.budget <= budget and draft.tree.max_depth <= shape.max_depth
-    expected = merge(text[-1], scanned(text, longest, 1, shape.max_depth), budget)
-    assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
-
-
-def test_lookup_takes_the_most_recent_or_the_most_frequent():
-    text = torch.tensor([1, 5, 6, 1, 5, 7, 1, 8, 1])
-    for order, expected in (("recent", [1, 8, 5, 1, 7]), ("frequent", [1, 5, 8, 1, 7])):
-        drafter = LookupDrafter(longest=1, order=order)
-        drafter.start([text])
-        (draft,) = drafter.propose(shapes.expansion([2, 1]), draws())
-        assert sorted(draft.tokens.tolist()) == sorted(expected)
-        assert [int(draft.tokens[child]) for child in draft.tree.children(0)] == expected[1:3], order
-    drafter.commit([[1, 3]], [9])
-    assert drafter.texts[0].tokens[-3:] == [5, int(draft.tokens[3]), 9]
-
-
-@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
-def test_frequent_prefixes_come_after_their_own_prefixes(sequences):
-    ordered = by_frequency(sequences)
-    assert all(prefix[:-1] in ordered[:place] for place, prefix in enumerate(ordered) if len(prefix) > 1)
-
-
-def test_lookup_refuses_what_means_nothing():
-    with pytest.raises(ValueError, match="from 3 to 2"):
-        LookupDrafter(longest=2, shortest=3)
-    with pytest.raises(ValueError, match="'rare'"):
-        LookupDrafter(order="rare")
 
 
 # -------------------------------------------------------------------------------------------------------- merging

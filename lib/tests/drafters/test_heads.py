@@ -21,7 +21,7 @@ from lib.drafters.drafter import levels_of
 from lib.drafters.heads.eagle import continued
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.marginals import DSparkDrafter
-from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.lab.timing import clocked
 from lib.models.cache import TreeCache
 from lib.replay import live

@@ -8,7 +8,7 @@ import torch
 from lib.decoding import generate
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.engines.driver import Decoded, EngineError
 from lib.engines.methods import FORCED, Method, Setting, drafts_as
 

@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.drafters.combined import CombinedDrafter
-from lib.drafters.ngrams import NgramDrafter, save
-from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.text_drafters import NgramDrafter, SuffixAutomatonDrafter, save_tables
 from lib.engines.workers import draft_proposer
-from lib.tests.drafters.test_ngrams import VOCABULARY, numbered, tables
+from lib.tests.drafters.test_text_drafters import VOCABULARY, numbered, tables
 from lib.trees import shapes
 from lib.trees.tree import ROOT
 
@@ -51,7 +50,7 @@ def first_branch(drafter, text, tokens):
 @given(TEXTS, tables(), st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9))
 def test_drafts_are_those_of_lib(tmp_path_factory, text, known, tokens, enough, longest, shortest, step):
     counted, folder = numbered(known), tmp_path_factory.getbasetemp() / "tables"
-    save(counted, folder, {})
+    save_tables(counted, folder, {})
     ngrams, sam = NgramDrafter(counted, enough, longest), SuffixAutomatonDrafter(shortest)
     both = CombinedDrafter(sam, NgramDrafter(counted), enough)
     of_ngrams, of_sam = {"tables": folder, "enough": enough}, {"shortest": shortest}
@@ -80,8 +79,8 @@ def test_a_row_gets_the_draft_of_its_own_tokens_wherever_it_moves(data):
 
 
 def test_a_row_that_moves_is_not_read_again(monkeypatch):
-    read, extend = [], draft_proposer.SuffixAutomaton.extend
-    monkeypatch.setattr(draft_proposer.SuffixAutomaton, "extend",
+    read, extend = [], draft_proposer.SuffixChain.extend
+    monkeypatch.setattr(draft_proposer.SuffixChain, "extend",
                         lambda self, tokens: (read.append(tokens), extend(self, tokens)))
     ours, a, b = proposer("Sam", 2), [0, 1, 2, 0, 1], [1, 1, 0, 1, 1, 0]
     rounds = [([a, b], [a, b]),

@@ -13,7 +13,7 @@ from transformers import GenerationConfig, LlamaConfig
 
 from lib.drafters.heads import store
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.engines import settings as engines
 from lib.engines.settings import CHAINED, ENGINES, GROWN, SAME, why_none
 from lib.engines.settings import scheduled

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lib.decoding import generate
 from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_texts, walk
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.explorers.rounds_explorer import describe_round, legend, of_step, running_text

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
 from lib import forward, models
 from lib.decoding import generate
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.lab import environment, provenance
 from lib.models import PairError, dialogue, gguf_files, packages
 from lib.models.registry import source

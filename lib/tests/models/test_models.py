@@ -18,7 +18,7 @@ from transformers import (AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, Llama
 
 from lib import decoding, models, replay
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.models import PairError, checks, registry
 from lib.trees import Tree
 

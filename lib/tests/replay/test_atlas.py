@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.models import load_pair, prompts
 from lib.replay import acceptance, atlas, recording, simulated
 from lib.replay.simulated import Recorded

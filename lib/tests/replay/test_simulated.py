@@ -10,9 +10,10 @@ from lib import replay
 from lib.drafters import make
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
-from lib.drafters.ngrams import NgramDrafter, NgramTables
-from lib.drafters.suffix_automaton import SuffixAutomatonDrafter
+from lib.drafters.text_drafters import LookupDrafter
+from lib.drafters.text_drafters import NgramDrafter
+from lib.drafters.text_index import NgramTables
+from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.replay import simulated
 from lib.replay import live
 from lib.replay.simulated import Recorded

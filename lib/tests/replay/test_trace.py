@@ -11,7 +11,7 @@ from lib import replay
 from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.lookup import LookupDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.replay import recording, trace
 from lib.tests import small_models
 from lib.tests.replay.test_replay import synthetic

@@ -1,0 +1,173 @@
+"""Drafters that read the text alone, without a model: prompt look-up, a suffix automaton, and n-grams. Their indexes are
+in `text_index`.
+"""
+
+import json
+from itertools import chain, islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Mapping, Sequence
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from lib.drafters.drafter import UNKNOWN, TextDrafter, merge, partial_draft, static
+from lib.drafters.heads.store import NGRAMS, check_folder_of, read
+from lib.drafters.text_index import LookupIndex, NgramIndex, NgramTables, SuffixAutomaton, by_frequency, key_of
+from lib.trees.growth import Growth
+from lib.trees.tree import ROOT, Tree
+from lib.verify.draft import Draft
+
+ORDERS = ("recent", "frequent")
+
+
+class LookupDrafter(TextDrafter):
+    """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes the tokens after them
+    (Saxena 2023).
+
+    Of the matches for one n the most recent comes first, or with order="frequent" the most frequent continuation (the
+    most recent of equals). A shape gives the number of nodes and their depth; the continuations fill it as a trie, so
+    that agreeing matches share a path. Without a match nothing is drafted.
+    """
+
+    def __init__(self, longest: int = 4, shortest: int = 1, order: str = "recent"):
+        if not 1 <= shortest <= longest:
+            raise ValueError(f"n-grams from {shortest} to {longest}: give 1 <= shortest <= longest")
+        if order not in ORDERS:
+            raise ValueError(f"order is {order!r}; choose one of {', '.join(ORDERS)}")
+        self.longest, self.shortest, self.order = longest, shortest, order
+
+    def new_text(self) -> LookupIndex:
+        """An empty text with an index of its n-grams."""
+        return LookupIndex(self.longest, self.shortest)
+
+    def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
+        """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
+        ordered = iter if self.order == "recent" else by_frequency
+        sequences = chain.from_iterable(map(ordered, text.continuations(shape.max_depth)))
+        return merge(text.tokens[-1], sequences, shape.budget)
+
+
+class SuffixAutomatonDrafter(TextDrafter):
+    """Proposes the tokens after the longest earlier match of the text's suffix, then those after shorter ones.
+
+    Matches have any length from `shortest` tokens on (an n-gram look-up has a longest), and finding one takes amortised
+    constant time per token (Hu et al. 2024, SAM-Decoding, section 3.2). A shape gives the number of nodes and their
+    depth; the continuations fill it as a trie. Without a match nothing is drafted.
+    """
+
+    def __init__(self, shortest: int = 1):
+        if shortest < 1:
+            raise ValueError(f"shortest match is {shortest}; give 1 or more tokens")
+        self.shortest = shortest
+
+    def new_text(self) -> SuffixAutomaton:
+        """An empty automaton."""
+        return SuffixAutomaton()
+
+    def draft(self, text: SuffixAutomaton, shape: Tree | Growth) -> Draft:
+        """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
+        return merge(text.tokens[-1], text.continuations(shape.max_depth, self.shortest), shape.budget)
+
+    def matched(self) -> list[int]:
+        """The length of each row's longest match, in tokens."""
+        return [text.matched() for text in self.texts]
+
+
+class NgramDrafter(TextDrafter):
+    """Fills a shape token by token from the last few tokens above each node, by n-grams of the text and of tables.
+
+    As llama.cpp's look-up reads a cache of the context and then a static one, and as Stewart et al. 2024 (The N-Grammys)
+    draft from n-grams of the context and of the model. `NgramIndex` has the order of a node's candidates; a node of
+    rank r gets the r-th distinct one. Where there is none the node and all below it are left out.
+    """
+
+    name_or_path = property(attrgetter("tables.name_or_path"))
+
+    def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):
+        if longest < 1 or enough < 1:
+            raise ValueError(f"matches of {enough} to {longest} tokens; give 1 or more")
+        self.tables, self.enough, self.longest = tables, enough, longest
+
+    @classmethod
+    def of(cls, pair, *, folder=None, **options) -> "NgramDrafter":
+        """The drafter of the tables in a folder; without one, of those that ship for the pair's target."""
+        return cls(load_tables(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), **options)
+
+    def new_text(self) -> NgramIndex:
+        """An empty text, which reads the tables too."""
+        return NgramIndex(self.tables, self.enough, self.longest)
+
+    def draft(self, text: NgramIndex, shape: Tree) -> Draft:
+        """The nodes of the shape that have a candidate."""
+        parents, ranks = static(shape).parents.tolist(), shape.rank.tolist()
+        tokens, keys = [text.keys[0]] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
+        for node, token in enumerate(tokens):  # parents stand before their children
+            if token == UNKNOWN or not (children := shape.children(node)):
+                continue
+            if node != ROOT:
+                keys[node] = text.keys_after(keys[parents[node]], token)
+            count = ranks[children[-1]] + 1
+            candidates = text.candidates(keys[node])
+            distinct = list(islice(dict.fromkeys(candidates) if count > 1 else candidates, count))
+            for child in children:
+                if ranks[child] < len(distinct):
+                    tokens[child] = distinct[ranks[child]]
+        return partial_draft(shape, tokens)
+
+    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+        """As `Drafter.read_ahead`; all probabilities are 0, since n-grams have none."""
+        roots = max(1, *(len(text) - 1 - start for text, start in zip(texts, starts)))
+        ranks = torch.full((len(texts), roots, depth), -1, dtype=torch.int32)
+        for row, (whole_text, start) in enumerate(zip(texts, starts)):
+            tokens, text = whole_text.tolist(), self.new_text()
+            text.extend(tokens[:start])
+            for root in range(start, len(tokens) - 1):
+                text.extend([tokens[root]])
+                keys, following = text.keys, tokens[root + 1 : root + 1 + depth]
+                ranks[row, root - start, : len(following)] = text.vocabulary
+                for d, token in enumerate(following):
+                    distinct = list(dict.fromkeys(text.candidates(keys)))
+                    if token not in distinct:
+                        break  # no draft goes on after it
+                    ranks[row, root - start, d] = distinct.index(token)
+                    keys = text.keys_after(keys, token)
+        return ranks, torch.zeros(len(texts), roots, depth)
+
+
+def save_tables(tables: NgramTables, folder: Path, record: Mapping[str, object]) -> None:
+    """Writes config.json and model.safetensors; `record` goes to config.json besides what `load_tables` reads there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {"kind": NGRAMS, "vocab_size": tables.vocabulary, "orders": len(tables.orders), **record}
+    (folder / "config.json").write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")
+    dtype = torch.uint16 if tables.vocabulary <= 2**16 else torch.int32
+    tensors = {}
+    for n, order in enumerate(tables.orders, start=1):
+        digits = [tables.vocabulary**place for place in range(n - 1, -1, -1)]
+        contexts = [[key // digit % tables.vocabulary for digit in digits] for key in sorted(order)]
+        tensors[f"context.{n}"] = torch.tensor(contexts, dtype=torch.long).reshape(-1, n).to(dtype)
+        tensors[f"said.{n}"] = torch.tensor([order[key] for key in sorted(order)], dtype=torch.long).to(dtype)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def load_tables(folder: str | Path, target) -> NgramTables:
+    """Tables that `save_tables` wrote, context.N [E, N] and said.N [E]. ValueError where they do not fit the target."""
+    vocabulary, (settings, tensors) = target.config.get_text_config().vocab_size, read(folder, Path(folder))
+    if settings.get("kind") != NGRAMS or not isinstance(settings.get("orders"), int):
+        raise ValueError(f"{folder} holds {settings.get('kind')!r}, not {NGRAMS!r} of some orders; name another folder")
+    if settings.get("vocab_size") != vocabulary:
+        raise ValueError(f"{folder} was counted of a target with vocab_size {settings.get('vocab_size')}, this one has "
+                         f"{vocabulary}; take the tables of this target")
+    orders = []
+    for n in range(1, settings["orders"] + 1):
+        contexts, tokens = (tensors.get(f"{name}.{n}", torch.empty(0)) for name in ("context", "said"))
+        if tokens.dim() != 1 or contexts.shape != (len(tokens), n) or f"said.{n}" not in tensors:
+            raise ValueError(f"{folder}: context.{n} is {list(contexts.shape)} and said.{n} {list(tokens.shape)}, not "
+                             f"[E, {n}] and [E]; count the tables anew")
+        contexts, tokens = contexts.tolist(), tokens.tolist()
+        if not all(0 <= token < vocabulary for token in chain(tokens, *contexts)):
+            raise ValueError(f"{folder}: order {n} has tokens outside the vocabulary of {vocabulary}; count the "
+                             "tables anew")
+        orders.append({key_of(context, vocabulary): token for context, token in zip(contexts, tokens)})
+    return NgramTables(tuple(orders), vocabulary, str(folder))

@@ -1,0 +1,286 @@
+"""Drafters of the text alone against scans of the whole text and plain counting; the tables' files."""
+
+import json
+from collections import Counter, defaultdict
+from itertools import groupby
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from lib.drafters import make
+from lib.drafters.drafter import merge
+from lib.drafters.text_drafters import (
+    LookupDrafter,
+    NgramDrafter,
+    SuffixAutomatonDrafter,
+    load_tables,
+    save_tables,
+)
+from lib.drafters.text_index import (
+    ENTRIES,
+    NgramTables,
+    SuffixAutomaton,
+    by_frequency,
+    count_answers,
+    count_tables,
+    key_of,
+)
+from lib.tests import small_heads, small_models
+from lib.tests.replay.test_replay import trees
+from lib.trees import named, shapes
+
+VOCABULARY = 4
+TEXTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
+MODEL = small_models.llama(3)
+
+
+def started(drafter, text):
+    """The drafter after a text whose second half arrived token by token, as bonus tokens do."""
+    half = len(text) // 2
+    drafter.start([torch.tensor(text[:half], dtype=torch.long)])
+    for token in text[half:]:
+        drafter.commit([[]], [token])
+    return drafter
+
+
+# ------------------------------------------------------------------------------------------------------------- look-up
+
+
+def scanned(text, longest, length):
+    """Look-up by the book: every n, every earlier place, from the end."""
+    for n in range(min(longest, len(text) - 1), 0, -1):
+        for end in range(len(text) - 1, n - 1, -1):
+            if text[end - n : end] == text[-n:]:
+                yield text[end : end + length]
+
+
+@settings(deadline=None)
+@given(TEXTS, st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
+def test_lookup_finds_what_a_scan_finds(text, longest, depth, budget):
+    shape = named(f"expansion:{','.join('2' * depth)}@{budget}")
+    (draft,) = started(LookupDrafter(longest, 1), text).propose(shape, None)
+    expected = merge(text[-1], scanned(text, longest, shape.max_depth), budget)
+    assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
+
+
+def test_lookup_takes_the_most_recent_or_the_most_frequent():
+    text = torch.tensor([1, 5, 6, 1, 5, 7, 1, 8, 1])
+    for order, expected in (("recent", [1, 8, 5, 1, 7]), ("frequent", [1, 5, 8, 1, 7])):
+        drafter = LookupDrafter(longest=1, order=order)
+        drafter.start([text])
+        (draft,) = drafter.propose(shapes.expansion([2, 1]), None)
+        assert sorted(draft.token_list) == sorted(expected)
+        assert draft.tokens_of(draft.tree.children(0)) == expected[1:3], order
+    drafter.commit([[1, 3]], [9])
+    assert drafter.texts[0].tokens[-3:] == [5, draft.token_list[3], 9]
+
+
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
+def test_frequent_prefixes_come_after_their_own_prefixes(sequences):
+    ordered = by_frequency(sequences)
+    assert all(prefix[:-1] in ordered[:index] for index, prefix in enumerate(ordered) if len(prefix) > 1)
+
+
+# ------------------------------------------------------------------------------------------------- the suffix automaton
+
+
+def read(text, noting=False):
+    """The automaton of a text; noting: which notes the last place of each longest match, as the drafter's does."""
+    automaton = SuffixAutomaton()
+    if noting:
+        automaton.extend(text)
+    else:
+        for token in text:
+            automaton.append(token)
+    return automaton
+
+
+def places(text, length):
+    """Every place after an earlier occurrence of the text's last `length` tokens, by scanning."""
+    return [end for end in range(length, len(text)) if text[end - length : end] == text[len(text) - length :]]
+
+
+def suffixes(text):
+    """The lengths at which the set of earlier places changes, longest first, with their first place."""
+    found, before = [], []
+    for length in range(len(text) - 1, 0, -1):
+        if (ends := places(text, length)) != before:
+            found.append((length, ends[0]))
+        before = ends
+    return found
+
+
+def by_length(automaton):
+    return [(length, [end for _, end in group]) for length, group in groupby(automaton.matches(), lambda pair: pair[0])]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.integers(0, 2), max_size=60) | st.lists(st.integers(0, 9), max_size=40), st.booleans())
+def test_matches_are_those_of_a_scan_and_show_every_token_that_followed(text, noting):
+    automaton, expected = read(text, noting), suffixes(text)
+    assert automaton.matched() == max((length for length, _ in expected), default=0)
+    assert [length for length, _ in by_length(automaton)] == [length for length, _ in expected]
+    for (length, ends), (_, first) in zip(by_length(automaton), expected):
+        assert set(ends) <= set(places(text, length)) and (noting or ends[0] == first)
+        assert {text[end] for end in ends} == {text[end] for end in places(text, length)}
+        assert len(ends) == 1 + len({text[end] for end in ends}), "each token once, after the noted place"
+    assert len(automaton.lengths) <= 2 * len(text) + 1 and sum(map(len, automaton.steps)) <= 3 * len(text) + 1
+
+
+def test_the_longest_match_is_found_where_it_was_last():
+    text = [1, 2, 5, 1, 2, 6, 1, 2]
+    assert next(read(text).matches()) == (2, 2) and next(read(text, noting=True).matches()) == (2, 5)
+
+
+@settings(deadline=None)
+@given(TEXTS, st.integers(1, 4), st.integers(1, 4), st.integers(0, 9))
+def test_the_automatons_drafter_merges_what_followed_the_matches(text, shortest, depth, budget):
+    drafter = started(SuffixAutomatonDrafter(shortest), text)
+    shape = named(f"expansion:{','.join('2' * depth)}@{budget}")
+    (draft,) = drafter.propose(shape, None)
+    matches = [match for match in read(text, noting=True).matches() if match[0] >= shortest]
+    expected = merge(text[-1], [text[end : end + shape.max_depth] for _, end in matches], budget)
+    assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
+    if draft.tree.budget:  # accepted tokens become text, and are matched from then on
+        path = list(draft.tree.paths()[0][1:])
+        drafter.commit([path], [7])
+        assert drafter.texts[0].tokens == text + draft.tokens_of(path) + [7]
+
+
+# ------------------------------------------------------------------------------------------------------------- n-grams
+
+
+def contexts(n):
+    return st.tuples(*[st.integers(0, VOCABULARY - 1)] * n)
+
+
+@st.composite
+def tables(draw, orders=3):
+    """The next token after contexts of each length, by the contexts themselves."""
+    return [draw(st.dictionaries(contexts(n), st.integers(0, VOCABULARY - 1), max_size=8))
+            for n in range(1, orders + 1)]
+
+
+def numbered(orders):
+    return NgramTables(tuple({key_of(context, VOCABULARY): token for context, token in order.items()}
+                             for order in orders), VOCABULARY)
+
+
+def candidates(text, context, orders, enough, longest):
+    """The tokens that may follow a context, by scans from the end of the text; each once."""
+    def in_text(n):
+        ends = (end for end in range(len(text) - 1, n - 1, -1) if text[end - n : end] == context[-n:])
+        return [text[end] for end in ends][:1] if n <= len(context) else []
+
+    found = [token for n in range(longest, enough - 1, -1) for token in in_text(n)]
+    found += [orders[n - 1][tuple(context[-n:])] for n in range(min(len(orders), len(context)), 0, -1)
+              if tuple(context[-n:]) in orders[n - 1]]
+    if enough <= longest:
+        found += [token for n in range(enough - 1, 0, -1) for token in in_text(n)]
+    return list(dict.fromkeys(found))
+
+
+@settings(deadline=None)
+@given(TEXTS, tables(), trees(8), st.integers(1, 4), st.integers(1, 4))
+def test_ngrams_are_what_a_scan_of_the_text_and_the_tables_find(text, orders, shape, enough, longest):
+    drafter, paths = started(NgramDrafter(numbered(orders), enough, longest), text), {(): []}
+    for choice in sorted(shape.choices(), key=len):
+        if choice[:-1] in paths:
+            path = paths[choice[:-1]]
+            found = candidates(text, text + path, orders, enough, longest)
+            if choice[-1] < len(found):
+                paths[choice] = path + [found[choice[-1]]]
+    (draft,) = drafter.propose(shape, None)
+    assert draft.token_list[0] == text[-1]
+    assert dict(zip(draft.tree.choices(), draft.token_list[1:], strict=True)) == {
+        choice: path[-1] for choice, path in paths.items() if choice}
+
+
+@pytest.mark.parametrize("make_drafter, message", [
+    (lambda: LookupDrafter(longest=2, shortest=3), "from 3 to 2"), (lambda: LookupDrafter(order="rare"), "'rare'"),
+    (lambda: SuffixAutomatonDrafter(0), "shortest match is 0"),
+    (lambda: NgramDrafter(NgramTables((), VOCABULARY), enough=0), "matches of 0 to 4"),
+    (lambda: NgramDrafter(NgramTables((), VOCABULARY), longest=0), "matches of 2 to 0")])
+def test_lengths_and_orders_that_mean_nothing_are_refused(make_drafter, message):
+    with pytest.raises(ValueError, match=message):
+        make_drafter()
+
+
+# ------------------------------------------------------------------------------------------------------------ counting
+
+
+def counted(text, places, entries):
+    """The tables by dictionaries of contexts, and what each entry predicts beyond the shorter ones."""
+    orders = []
+    for n, most in enumerate(entries, start=1):
+        following = defaultdict(Counter)
+        for place in places:
+            following[tuple(text[place - n : place])][text[place]] += 1
+        gains = {}
+        for context, counts in following.items():
+            best = min(counts, key=lambda token: (-counts[token], token))
+            shorter = next((orders[k - 1][context[-k:]] for k in range(n - 1, 0, -1)
+                            if context[-k:] in orders[k - 1]), None)
+            gains[context] = counts[best] - counts[shorter], best
+        order = sorted(gains, key=lambda context: (-gains[context][0], context))
+        orders.append({context: gains[context][1] for context in order[:most] if gains[context][0] >= 2})
+    return orders
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, VOCABULARY - 1), min_size=3, max_size=120), st.tuples(*[st.integers(0, 20)] * 3),
+       st.integers(1, 3))
+def test_tables_keep_what_predicts_most_beyond_shorter_ones(text, entries, step):
+    places = range(3, len(text), step)
+    assert count_tables(text, places, entries, VOCABULARY).orders == numbered(counted(text, places, entries)).orders
+
+
+def test_tables_are_counted_in_answers_alone():
+    made = count_answers([[3, 1, 1, 1], [3, 1, 1, 1]], [[2, 0], [2, 0]], VOCABULARY)
+    assert dict(made.orders[0]) == {1: 2, 2: 0} and not any(made.orders[1:]), "shorter contexts predict all"
+    assert sum(2 * (n + 1) * most for n, most in enumerate(ENTRIES, start=1)) < 1.5 * 2**20, "bytes of their files"
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save_tables(small_heads.tables(small_models.VOCABULARY), tmp_path, {"tokens": 7})
+    return tmp_path
+
+
+def test_tables_are_read_as_they_were_written(folder):
+    loaded = load_tables(folder, MODEL)
+    assert loaded.orders == small_heads.tables(small_models.VOCABULARY).orders and loaded.name_or_path == str(folder)
+    drafter = make("ngrams:5", SimpleNamespace(target=MODEL), folder=folder)
+    assert (drafter.enough, drafter.longest, drafter.name_or_path) == (5, 4, str(folder))
+
+
+@pytest.mark.parametrize("fault, message", [
+    (lambda config, tensors: config.update(vocab_size=5), "vocab_size 5"),
+    (lambda config, tensors: config.update(kind="medusa"), "holds 'medusa'"),
+    (lambda config, tensors: tensors.pop("said.2"), r"said.2 \[0\], not \[E, 2\]"),
+    (lambda config, tensors: tensors.update({"said.1": tensors["said.1"][1:]}), r"not \[E, 1\]"),
+    (lambda config, tensors: tensors.update({"said.1": tensors["said.1"].long() + 99}), "outside the vocabulary"),
+])
+def test_tables_that_do_not_fit_are_refused_by_name(folder, fault, message):
+    config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
+    fault(config, tensors)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(ValueError, match=message):
+        load_tables(folder, MODEL)
+
+
+def test_files_that_cannot_be_read_are_refused(folder):
+    (folder / "model.safetensors").write_bytes(b"nothing of the kind")
+    with pytest.raises(ValueError, match="broken safetensors"):
+        load_tables(folder, MODEL)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="has no safetensors"):
+        load_tables(folder, MODEL)
