@@ -113,7 +113,7 @@ def plain_texts(bench: Bench) -> Written:
 
 
 def answers(bench: Bench, written: Written) -> Iterator[str]:
-    """The plain answers as lines of a log that `log_lines` reads."""
+    """The plain answers as lines of a log that `replay.logs` reads."""
     for name, kind, ids, text, length in zip(*vars(bench.prompts).values(), written.tokens, written.lengths):
         ended = length < bench.new_tokens or text[length - 1] in bench.ends
         choice = {"token_ids": text[:length], "prompt_token_ids": ids.tolist(), "text": None,

@@ -29,8 +29,7 @@ from lib.models.load import Pair
 from lib.models import prompts as prompt_files
 from lib.models.prompts import PromptSet, split_rows
 from lib.models.prompts import load as load_prompts
-from lib.replay import log_lines
-from lib.replay.logs import tokenised
+from lib.replay import logs
 
 AT_ONCE = 3  # ways that are timed in turns with plain decoding, each in a process with weights of its own
 ANSWERS, COSTS = "engine_answers.jsonl", "engine_costs.csv"  # in a run's folder
@@ -71,7 +70,7 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
 
 def of_log(log: str, pair: Pair, limit: int | None, first: int) -> PromptSet:
     """The prompts of a log of so many tokens at most, the first ones of each kind. ValueError where there is none."""
-    texts = tokenised(log_lines.read(log), pair.tokenizer, eos_token_id=pair.eos_token_ids)
+    texts = logs.tokenised(logs.read(log), pair.tokenizer, eos_token_id=pair.eos_token_ids)
     known = PromptSet(texts.names, texts.kinds, texts.prompts)
     fit = [row for row, ids in enumerate(known.ids) if limit is None or len(ids) <= limit]
     if not fit:

@@ -28,7 +28,7 @@ from lib.measure.served import EXAMPLE, kinds_of
 from lib.models import checks, gguf_files, load
 from lib.models import prompts as prompt_files
 from lib.models.registry import sources
-from lib.replay import log_lines
+from lib.replay import logs as log_files
 from lib.replay.acceptance import FREQUENT
 from lib.trees import named
 
@@ -287,7 +287,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
                  "most_nodes": nodes, "batches": plain_batch_first, "sampled_temperatures": above_zero,
                  "rates": rates},
     "08_served": {
-        "logs": lambda name, values: log_lines.read(values[name] or EXAMPLE, values["inputs"]),
+        "logs": lambda name, values: log_files.read(values[name] or EXAMPLE, values["inputs"]),
         "endpoint": endpoint, "inputs": inputs, "costs": costs, "dtype": dtype, "most_nodes": nodes,
         "drafters": text_drafters, "engine": engines, "engine_lengths": lengths, "most_depth": above_zero},
 }

@@ -26,7 +26,7 @@ from lib.models import dialogue
 from lib.models import prompts as prompt_files
 from lib.models.load import Served
 from lib.models.registry import sources
-from lib.replay import endpoint, log_lines, logs
+from lib.replay import endpoint, logs
 from lib.replay.logs import Texts
 from lib.replay.simulated import Recorded
 
@@ -110,17 +110,15 @@ def temperature_of(asked: float, texts: Texts) -> float:
 
 def read(path: str | Path, inputs: str, target: Served) -> Texts:
     """The answers of a log, or of the example, as the target's tokens."""
-    return logs.tokenised(log_lines.read(path or EXAMPLE, inputs), target.tokenizer, eos_token_id=target.eos_token_ids)
+    return logs.tokenised(logs.read(path or EXAMPLE, inputs), target.tokenizer, eos_token_id=target.eos_token_ids)
 
 
 def answers(texts: Texts) -> pd.DataFrame:
-    """The table "served_answers": the answers that were read, the lines that were refused, and notes on the log."""
+    """The table "served_answers": the answers that were read, and the lines that were refused."""
     rows = [dict(answer=name, kind=kind, known_by=way, tokens=len(ids), ended=ended, remark="") for
             name, kind, way, ids, ended in zip(texts.names, texts.kinds, texts.known_by, texts.written, texts.ended)]
-    remarks = [(where, "refused", why) for where, why in texts.refused.items()]
-    remarks += [(f"note {number}", "note", note) for number, note in enumerate(texts.notes, 1)]
-    return pd.DataFrame(rows + [dict(answer=name, kind="", known_by=what, tokens=0, ended=False,
-                                     remark=" ".join(remark.split())) for name, what, remark in remarks])
+    return pd.DataFrame(rows + [dict(answer=where, kind="", known_by="refused", tokens=0, ended=False,
+                                     remark=" ".join(reason.split())) for where, reason in texts.refused.items()])
 
 
 def ask(url: str, name: str, target: Served, path: str, folder: Path, *, first: int, new_tokens: int,

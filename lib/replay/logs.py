@@ -1,37 +1,69 @@
-"""Logged answers as a trace, without their target: the tokens that a served model wrote decide every tree of chosen
+"""Logged answers as a trace, without their target: the tokens that a served model wrote decide every tree of top-k
 children, under greedy verification and under naive sampling at any temperature.
 
-Exact for an answer whose token ids were logged. Of text alone the tokens are those that the tokenizer makes of it, its
-canonical ones, which need not be those that were written; `canonicalised` makes them of answers with ids, to compare.
-Answers of a conversation that grows, each of which re-reads those before it, are its turns (see `stats.unit`).
-`log_lines` reads the file.
+A log has JSON Lines, each one of
+    {"messages": [..., {"role": "assistant", "content": ...}]}, a dialogue that ends with the answer;
+    {"messages" or "prompt": ..., "choices": [...]}, the bodies of a request and of its response in one;
+    {"request": {...}, "response": {...}}, these bodies apart, as `endpoint` writes them;
+    {"custom_id": ..., "response": {"body": {...}}}, the batch API's output, whose request is the line of the batch's
+    input file with the same `custom_id`.
+An answer is exact where its token ids are logged (`token_ids` and `prompt_token_ids`, which vLLM returns if a request
+asks for them by `return_token_ids`). Elsewhere its text is tokenised, which need not give the tokens that were written.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from datetime import datetime, timezone
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.decoding.checks import token_set
-from lib.lab import stats
+from lib.lab import json_text, stats
 from lib.models import dialogue
-from lib.replay.log_lines import MOST_REFUSED, Answer, Logged, shared_length
-from lib.replay.recording import read
+from lib.replay.recording import read as read_trace
 from lib.replay.trace import Trace
 
-WAYS = BY_IDS, BY_PIECES, BY_TEXT = "token ids", "logged tokens", "text alone"  # that tell an answer's tokens
-DATED = ("strftime_now", "date_string")  # in templates that insert the day
+BY_IDS, BY_TEXT = "token ids", "text alone"  # how an answer's tokens are known
+MOST_REFUSED = 0.1  # share of lines that may be refused
+LARGEST_ID = 2**31
+BESIDE_TEXT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "thinking")  # of an answer's message
+LOG_IDS = "log the ids of prompt and answer (vLLM: return_token_ids)"
+ODD = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)  # from values of another form
+
+
+class Refused(ValueError):
+    """Why a line gives no answer."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a log. where: its file and number. request: the body; choice: the response's one choice."""
+
+    where: str
+    name: str
+    kind: str
+    request: Mapping
+    response: Mapping
+    choice: Mapping
+
+
+@dataclass(frozen=True)
+class Logged:
+    """The lines of a log, and by the place of each one that holds no request with its answer the reason."""
+
+    lines: Sequence[Line]
+    refused: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Texts:
     """Logged answers as tokens. prompts: int64[T] each; written: the answers' ids, EOS included where it ended one.
 
-    ended: whether the answer ended by itself. known_by: BY_IDS, BY_PIECES or BY_TEXT. temperatures: those that the log
-    has. notes: sentences for the reader. refused: by place of the line the reason.
+    ended: whether the answer ended by itself. known_by: BY_IDS or BY_TEXT. temperatures: those that the log has.
+    refused: by place of the line the reason.
     """
 
     names: tuple[str, ...]
@@ -41,130 +73,203 @@ class Texts:
     ended: tuple[bool, ...]
     known_by: tuple[str, ...]
     temperatures: tuple[float, ...]
-    notes: tuple[str, ...]
     refused: Mapping[str, str]
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def read(path: str | Path, inputs: str | Path = "") -> Logged:
+    """The lines of a log; inputs: the batch API's input file, for its output.
+
+    A line that has no request with its answer is refused with the reason. FileNotFoundError without the file;
+    ValueError where no line is left, or where more than MOST_REFUSED are refused.
+    """
+    requests, lines, refused = {}, [], {}
+    for where, text in _texts(inputs) if inputs else ():
+        try:
+            row = json_text.loads(text)
+            requests[str(row["custom_id"])] = row["body"]
+        except ODD as error:
+            raise ValueError(f"{inputs}: {where} is no request ({error}); give the batch's own input file") from None
+    for where, text in _texts(path):
+        try:
+            lines.append(_line(json_text.loads(text), requests, where))
+        except ODD as error:
+            refused[where] = _reason(error)
+    _check_share(str(path), len(lines), refused)
+    count = Counter(line.name for line in lines)
+    return Logged([replace(line, name=f"{line.name} ({line.where})") if count[line.name] > 1 else line
+                   for line in lines], refused)
+
+
+def _texts(path: str | Path) -> Iterator[tuple[str, str]]:
+    """The places and texts of a file's lines that are not blank."""
+    path = Path(path).expanduser()
+    if not path.is_file():
+        raise FileNotFoundError(f"no log at {path.resolve()}; give a file of JSON Lines")
+    for number, line in enumerate(path.read_bytes().decode("utf-8-sig", errors="replace").split("\n"), 1):
+        if line.strip():
+            yield f"{path.name}, line {number}", line
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, Refused) else f"it has another form ({type(error).__name__}: {error})"
+
+
+def _check_share(log: str, usable: int, refused: Mapping[str, str]) -> None:
+    """ValueError where no answer can be used, or where more than MOST_REFUSED cannot."""
+    if not usable or len(refused) > MOST_REFUSED * (len(refused) + usable):
+        reasons = "; ".join(f"{where}: {reason}" for where, reason in list(refused.items())[:3])
+        raise ValueError(f"{log} has {usable} answers that can be used, and {len(refused)} that cannot "
+                         f"({reasons or 'it has no line'}); mend or remove these")
+
+
+def _line(row: Mapping, requests: Mapping[str, Mapping], where: str) -> Line:
+    """The parts of a line. requests: those of the batch API's input."""
+    name = str(row.get("custom_id", row.get("id", where.rpartition(" ")[2])))
+    request = response = row
+    if "response" in row:
+        if row.get("error") or row["response"].get("status_code", 200) != 200:
+            raise Refused("the request failed")
+        if "request" not in row and name not in requests:
+            raise Refused(f"the request {name!r} is in no input file; give that of the batch")
+        request, response = row.get("request", requests.get(name)), row["response"]
+        request, response = request.get("body", request), response.get("body", response)
+    elif "choices" not in row:
+        if not row.get("messages") or row["messages"][-1].get("role") != "assistant":
+            raise Refused(f"it has {', '.join(row) or 'nothing'}; a response, or messages with the assistant's answer "
+                          "last, belong there")
+        *before, answer = row["messages"]
+        request, response = {**row, "messages": before}, {**row, "choices": [{**row, "message": answer}]}
+    choices = response.get("choices") or ()
+    if len(choices) != 1:
+        raise Refused(f"the response has {len(choices)} choices; log one answer per line")
+    return Line(where, name, str(row.get("category", "logged")), request, response, choices[0])
+
+
+# --------------------------------------------------------------------------------------------------------------- tokens
 
 
 def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -> Texts:
     """The answers of a log as tokens of a tokenizer, in whose chat template they were asked for.
 
-    An answer that ended by itself gets a last token where its tokens lack it: the one that the server tells, else the
-    chat template's end of a turn, else the first EOS token. One of which the log holds the beginning alone did not end.
-    An answer whose text the tokenizer does not give back is refused. ValueError where more than MOST_REFUSED are.
-    Turns of a conversation are named so, whichever order the log has them in.
+    An answer that ended by itself gets a last token where its tokens lack it: the one that the server names, else the
+    chat template's end of a turn, else the first EOS token. ValueError where more than MOST_REFUSED cannot be used.
+    Answers of one conversation are named as its turns.
     """
-    turn, eos = dialogue.end_of_turn(tokenizer), [eos_token_id] if isinstance(eos_token_id, int) else [*eos_token_id]
-    usual = turn if turn is not None else next((token for token in eos if token in token_set(eos)), None)
-    ends = token_set(eos) | token_set(turn)
-    by_ids = [answer for answer in logged.answers if answer.ids is not None]
-    by_text = [answer for answer in logged.answers if answer.ids is None and answer.text is not None]
-    cut_ids = shared_length([answer.ids for answer in by_ids if answer.ended_itself and answer.ids[-1] not in ends],
-                            [answer.ids for answer in by_ids])
-    cut_text = shared_length([answer.text for answer in by_text if answer.ended_itself],
-                             [answer.text for answer in by_text])
-    of_pieces, refused, usable, rows = cache(lambda: _by_text(tokenizer)), dict(logged.refused), [], []
-    for answer in logged.answers:
+    usual_ends = [dialogue.end_of_turn(tokenizer), *([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)]
+    refused, rows = dict(logged.refused), []
+    for line in logged.lines:
         try:
-            prompt, (ids, known_by) = _prompt(answer, tokenizer), _written(answer, tokenizer, of_pieces)
-            ended = bool(ids) and ids[-1] in ends | token_set(answer.end)
-            # A single token that the log lacks is the end itself.
-            cut = answer.cut or answer.tokens is not None and answer.tokens > len(ids) + 1
-            cut = cut or (len(answer.text) == cut_text if answer.ids is None else len(ids) == cut_ids)
-            if not ended and answer.ended_itself and not cut:
-                ended, last = True, usual if answer.end is None else answer.end
-                ids = ids if last is None else [*ids, last]
-            if not ids:
-                raise ValueError("the answer is empty")
-            if outside := [token for token in (*prompt.tolist(), *ids) if token >= len(tokenizer)]:
-                raise ValueError(f"it has token {outside[0]}, the tokenizer has {len(tokenizer)}")
-        except ValueError as reason:
-            refused[answer.where] = str(reason)
-            continue
-        rows.append((prompt, ids, ended, known_by))
-        usable.append(answer)
-    if not rows or len(refused) > MOST_REFUSED * (len(refused) + len(rows)):
-        told = "; ".join(f"{where}: {why}" for where, why in list(refused.items())[:3])
-        raise ValueError(f"{len(refused)} of {len(refused) + len(rows)} logged answers cannot be used ({told}); mend "
-                         "or remove these, or give the tokenizer of the model that wrote them")
-    prompts, written, ended, known_by = zip(*rows)
-    temperatures = sorted({answer.temperature for answer in usable if answer.temperature is not None})
-    return Texts(_turns(usable, prompts), tuple(answer.kind for answer in usable), prompts, written,
-                 ended, known_by, tuple(temperatures), tuple(_notes(usable, ended, tokenizer)), refused)
+            rows.append((line, *_tokens(line, tokenizer, usual_ends)))
+        except ODD as error:
+            refused[line.where] = _reason(error)
+    _check_share("the log", len(rows), refused)
+    lines, dialogues, prompts, written, ended, known_by = zip(*rows)
+    temperatures = {line.request.get("temperature", line.response.get("temperature")) for line in lines} - {None}
+    names = _named_by_turn([line.name for line in lines], dialogues, prompts)
+    return Texts(names, tuple(line.kind for line in lines), prompts, written, ended, known_by,
+                 tuple(sorted(map(float, temperatures))), refused)
 
 
-def _turns(answers: Sequence[Answer], prompts: Sequence[Tensor]) -> tuple[str, ...]:
+def _tokens(line: Line, tokenizer, usual_ends: Sequence[int | None]) -> tuple[list[str], Tensor, list[int], bool, str]:
+    """The messages with the answer as texts, none where the log has ids of the prompt; the prompt and the answer as
+    tokens; whether the answer ended by itself; BY_IDS or BY_TEXT.
+    """
+    request, response, choice = line.request, line.response, line.choice
+    prompt_ids, ids = (_ids(choice.get(name) or response.get(name)) for name in ("prompt_token_ids", "token_ids"))
+    message = choice.get("message") or {"content": choice.get("text")}
+    beside = [name for name in BESIDE_TEXT if message.get(name)]
+    if ((response.get("usage") or {}).get("completion_tokens_details") or {}).get("reasoning_tokens"):
+        beside.append("reasoning that is not logged")
+    if beside and not (ids and prompt_ids):
+        raise Refused(f"the answer has {beside[0]} beside its text, and not how the model wrote both; {LOG_IDS}")
+    known_by, texts = BY_TEXT if ids is None else BY_IDS, []
+    if prompt_ids is None and "messages" in request:
+        messages = [{"role": asked["role"], "content": _text(asked, "\n")} for asked in request["messages"]]
+        prompt_ids = _of_messages(messages, request, response.get("created"), tokenizer)
+        texts = [f"{asked['role']}: {asked['content'].strip()}" for asked in messages]
+        texts.append(f"assistant: {str(message.get('content')).strip()}")
+    elif prompt_ids is None:
+        prompt_ids = _of_completion(request.get("prompt"), tokenizer)
+    ids = list(ids or _of_text(_text(message, ""), tokenizer))
+    end = choice.get("stop_reason")
+    ends = [token for token in (end, *usual_ends) if isinstance(token, int)]
+    # vLLM names the stop string that ended an answer; of other servers' answers any may be one.
+    at_string = isinstance(end, str) or "stop_reason" not in choice and bool(request.get("stop"))
+    if choice.get("finish_reason") == "stop" and not at_string and ids[-1] not in ends:
+        ids.append(ends[0])
+    if (largest := max(*prompt_ids, *ids)) >= len(tokenizer):
+        raise Refused(f"it has token {largest}, the tokenizer has {len(tokenizer)}")
+    return texts, torch.tensor(prompt_ids), ids, ids[-1] in ends, known_by
+
+
+def _of_messages(messages: Sequence[dialogue.Message], request: Mapping, created: float | None, tokenizer) -> list[int]:
+    """The tokens of a dialogue in the chat template, with the request's arguments for it, at the day of the answer."""
+    template = dict(request.get("chat_template_kwargs") or {})
+    template |= {name: request[name] for name in ("tools", "reasoning_effort") if request.get(name)}
+    day = None if created is None else datetime.fromtimestamp(created, timezone.utc).date().isoformat()
+    return dialogue.tokenise(messages, tokenizer, day, template).tolist()
+
+
+def _of_completion(prompt, tokenizer) -> list[int]:
+    """The tokens of a completion's prompt, in which a server reads the texts of control tokens as such."""
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
+        prompt, = prompt
+    if not prompt:
+        raise Refused("the request has neither messages nor a prompt")
+    return tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else _ids(prompt)
+
+
+def _of_text(text: str, tokenizer) -> list[int]:
+    """The tokens of an answer's text."""
+    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    if not ids or tokenizer.decode(ids, clean_up_tokenization_spaces=False) != text:
+        raise Refused("the tokenizer does not give its text back" if ids else "the answer is empty")
+    return ids
+
+
+def _text(message: Mapping, joint: str) -> str:
+    """The text of a message, which may have several parts."""
+    content = message.get("content")
+    if content is None or message.get("tool_calls"):
+        raise Refused(f"a message calls a tool, or has no text; {LOG_IDS}")
+    parts = [{"text": content}] if isinstance(content, str) else content
+    if others := [part.get("type") for part in parts if not isinstance(part.get("text"), str)]:
+        raise Refused(f"a part of a message is of the type {others[0]!r}, no text")
+    return joint.join(part["text"] for part in parts)
+
+
+def _ids(tokens) -> list[int] | None:
+    """Token ids; None where there are none."""
+    if tokens and not all(type(token) is int and 0 <= token < LARGEST_ID for token in tokens):
+        raise Refused(f"its token ids are {tokens!r:.40}, no numbers of tokens")
+    return tokens or None
+
+
+def _named_by_turn(names: Sequence[str], dialogues: Sequence[list[str]], prompts: Sequence[Tensor]) -> tuple[str, ...]:
     """The names of answers; those whose dialogue begins with that of an earlier one and its answer are turns of one
     conversation. Where the log has tokens or texts alone, those whose prompt begins with the earlier prompt are.
     """
-    asked, told = [], []  # parts of each prompt, and how the prompts of later turns begin
-    for answer, ids in zip(answers, prompts):
-        parts = [f"{message['role']}: {message['content'].strip()}" for message in answer.messages]
-        asked.append(parts or [str(token) for token in ids.tolist()])
-        told.append(parts + [f"assistant: {(answer.text or '').strip()}"] if parts else asked[-1])
+    begins = [texts or [str(token) for token in ids.tolist()] for texts, ids in zip(dialogues, prompts)]
+    asked = [parts[:-1] if texts else parts for parts, texts in zip(begins, dialogues)]
     turns: dict[int, list[int]] = {}
-    begun: list[int] = []  # in sorted order what begins a sequence stands before it, and before all that begin so
-    for row in sorted(range(len(answers)), key=told.__getitem__):
-        while begun and (len(asked[row]) == len(asked[begun[-1]])
-                         or asked[row][:len(told[begun[-1]])] != told[begun[-1]]):
-            begun.pop()
-        begun.append(row)
-        turns.setdefault(begun[0], []).append(row)
-    names = [answer.name for answer in answers]
+    earlier: list[int] = []  # rows with which the next in sorted order may begin, the first turn first
+    for row in sorted(range(len(names)), key=begins.__getitem__):
+        while earlier and (len(asked[row]) == len(asked[earlier[-1]])
+                           or asked[row][:len(begins[earlier[-1]])] != begins[earlier[-1]]):
+            earlier.pop()
+        earlier.append(row)
+        turns.setdefault(earlier[0], []).append(row)
+    named = list(names)
     for first, rows in turns.items():
-        if len(rows) > 1:
-            for turn, row in enumerate(sorted(rows, key=lambda row: (len(asked[row]), row)), 1):
-                names[row] = f"{answers[first].name}{stats.TURN}{turn}"
-    return tuple(names)
+        for turn, row in enumerate(sorted(rows, key=lambda row: (len(asked[row]), row)), 1):
+            named[row] = f"{names[first]}{stats.TURN}{turn}" if len(rows) > 1 else names[row]
+    return tuple(named)
 
 
-def _prompt(answer: Answer, tokenizer) -> Tensor:
-    """int64[T]: the tokens of the prompt."""
-    if answer.prompt_ids is not None:
-        return torch.tensor(answer.prompt_ids, dtype=torch.long)
-    if answer.messages:
-        return dialogue.tokenise(answer.messages, tokenizer, answer.day, answer.template)
-    ids = tokenizer(answer.prompt)["input_ids"]  # as a server reads a completion's prompt: control tokens are such
-    if not ids:
-        raise ValueError("its prompt is empty")
-    return torch.tensor(ids, dtype=torch.long)
-
-
-def _written(answer: Answer, tokenizer, by_text: Callable[[], Mapping[str, list[int]]]) -> tuple[list[int], str]:
-    """The tokens of an answer, and one of `WAYS`, by which they are known. Its logged pieces are taken if together they
-    are the answer's text and each is the text of exactly one token. by_text: see `_by_text`.
-    """
-    if answer.ids is not None:
-        return list(answer.ids), BY_IDS
-    if answer.pieces is not None and "".join(answer.pieces) == answer.text:
-        known = [by_text().get(piece, []) for piece in answer.pieces]
-        if all(len(ids) == 1 for ids in known):
-            return [ids[0] for ids in known], BY_PIECES
-    ids = tokenizer(answer.text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    if tokenizer.decode(ids, clean_up_tokenization_spaces=False) != answer.text:
-        raise ValueError("the tokenizer does not give its text back")
-    return ids, BY_TEXT
-
-
-def _by_text(tokenizer) -> dict[str, list[int]]:
-    """The tokens of each text that a single token has."""
-    tokens: dict[str, list[int]] = {}
-    for token in range(len(tokenizer)):
-        tokens.setdefault(tokenizer.decode([token], clean_up_tokenization_spaces=False), []).append(token)
-    return tokens
-
-
-def _notes(answers: Sequence[Answer], ended: Sequence[bool], tokenizer) -> list[str]:
-    """Sentences on a day that the log does not tell, and on answers of which it holds the beginning alone."""
-    template, notes = str(getattr(tokenizer, "chat_template", "") or ""), []
-    without = sum(answer.day is None and answer.prompt_ids is None and bool(answer.messages) for answer in answers)
-    cut = sum(answer.ended_itself and not end for answer, end in zip(answers, ended))
-    if without and any(name in template for name in DATED):
-        notes.append(f"the chat template inserts the day, which the log does not tell for {without} of {len(answers)} "
-                     "answers: today's was taken")
-    if cut:
-        notes.append(f"of {cut} of {len(answers)} answers the log holds the beginning alone, by the server's count or "
-                     "by a length that they share: these count as not ended; log whole answers (vLLM: --max-log-len)")
-    return notes
+# ---------------------------------------------------------------------------------------------------------------- trace
 
 
 def select(texts: Texts, rows: Sequence[int]) -> Texts:
@@ -175,11 +280,10 @@ def select(texts: Texts, rows: Sequence[int]) -> Texts:
 
 def canonicalised(texts: Texts, tokenizer) -> Texts:
     """The same answers, each with the tokens that the tokenizer makes of its text."""
-    def again(ids: Sequence[int]) -> list[int]:
-        text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return tokenizer(text, add_special_tokens=False)["input_ids"] or list(ids)
-
-    return replace(texts, written=tuple(map(again, texts.written)), known_by=(BY_TEXT,) * len(texts.written))
+    decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in texts.written]
+    written = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in decoded]
+    return replace(texts, known_by=(BY_TEXT,) * len(written),
+                   written=tuple(ids or before for ids, before in zip(written, texts.written)))
 
 
 def trace_of(texts: Texts, models: Mapping[str, object], *, temperature: float) -> Trace:
@@ -187,6 +291,6 @@ def trace_of(texts: Texts, models: Mapping[str, object], *, temperature: float) 
 
     Probabilities of the target are not known: `target_probs` is 0, and there is no alpha.
     """
-    trace = read(None, models, texts.prompts, texts.written, names=texts.names, kinds=texts.kinds,
-                 temperature=temperature)
+    trace = read_trace(None, models, texts.prompts, texts.written, names=texts.names, kinds=texts.kinds,
+                       temperature=temperature)
     return replace(trace, ended=np.array(texts.ended))

@@ -19,7 +19,7 @@ from lib.lab import plan, provenance
 from lib.lab.plan import UsageError
 from lib.models import gguf_tensors, load_pair, prompts
 from lib.models.checks import PairError
-from lib.replay import log_lines, trace
+from lib.replay import logs, trace
 from lib.tests import small_models, tiny_gguf
 from lib.tests.replay.test_replay import synthetic
 
@@ -63,18 +63,12 @@ def good_prompts() -> list[bytes]:
 
 def good_logs() -> list[bytes]:
     asked, said = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
-    choice = {"message": said, "finish_reason": "stop", "token_ids": [1, 2], "logprobs": {"content": [{"token": "b"}]}}
-    server = ("INFO 11-25 10:00:00 [logger.py:43] Received request a: prompt: 'x', params: SamplingParams(n=1, "
-              "temperature=0.0), prompt_token_ids: [1, 2], lora_request: None.\nINFO 11-25 10:00:02 [logger.py:80] "
-              "Generated response a (streaming complete): output: 'y', output_token_ids: [3], finish_reason: stop")
+    choice = {"message": said, "finish_reason": "stop", "token_ids": [1, 2]}
     pair = {"request": {"messages": [asked]}, "response": {"choices": [choice]}}
     call = {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
     exact = {"request": {"messages": [asked]}, "response": {
         "choices": [choice | {"message": call, "prompt_token_ids": [3]}], "usage": {"completion_tokens": 2}}}
-    items = [{"type": "message", "content": [{"type": "output_text", "text": "b"}]}]
-    other = {"request": {"input": [asked], "tools": [{"type": "function", "name": "f"}]},
-             "response": {"status": "completed", "output": items}}
-    return [lines(*[{"messages": [asked, said]}] * 3, pair), server.encode(), lines(exact, other)]
+    return [lines(*[{"messages": [asked, said]}] * 3, pair), lines(exact)]
 
 
 def good_inputs() -> list[bytes]:
@@ -88,7 +82,7 @@ def read_inputs(path: Path) -> object:
     with TemporaryDirectory() as folder:
         log = Path(folder) / "output.jsonl"
         log.write_bytes(lines({"custom_id": "a", "response": {"body": {"choices": [answer]}}}))
-        return log_lines.read(log, path)
+        return logs.read(log, path)
 
 
 def good_costs() -> list[bytes]:
@@ -159,7 +153,7 @@ def readers() -> dict[str, Reader]:
     """All of them, by name."""
     found = {
         "prompts": Reader(lambda path: prompts.check(path, True), (ValueError, LookupError), "p.jsonl", good_prompts),
-        "logs": Reader(log_lines.read, (ValueError,), "l.jsonl", good_logs),
+        "logs": Reader(logs.read, (ValueError,), "l.jsonl", good_logs),
         "inputs": Reader(read_inputs, (ValueError,), "i.jsonl", good_inputs),
         "costs": Reader(served.read_costs, (ValueError,), "c.csv", good_costs),
         "rates": Reader(by_depth_and_rank.read, (ValueError,), "r.csv", good_rates),

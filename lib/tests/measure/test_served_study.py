@@ -88,7 +88,8 @@ def test_the_tables_are_those_of_the_log(tmp_path):
     study.measure(store, **settings)
     read, tried, apart = (store.open(f"served_{name}").frame() for name in ("answers", "candidates", "text"))
     assert read["known_by"].value_counts().to_dict() == {"token ids": 6, "text alone": 6, "refused": 1}
-    assert read.loc[read["known_by"] == "refused", "remark"].tolist() == ["it is a list, no object"]
+    assert read.loc[read["known_by"] == "refused", "remark"].tolist() == [
+        "it has another form (AttributeError: 'list' object has no attribute 'get')"]
     assert set(apart["drafter"]) == {"lookup", "tiny-base"} and set(apart["answers"]) == {6}
     chain = tried[(tried["drafter"] == "tiny-base") & (tried["shape"] == "chain:2") & (tried["batch"] == 1)].iloc[0]
     price = study.prices("AVX2 laptop, float32", TARGET, [1], 4)[1]["tiny-base"]

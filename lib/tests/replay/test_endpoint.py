@@ -7,19 +7,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lib.replay import endpoint, log_lines
+from lib.replay import endpoint, logs
 
-pytest.importorskip("openai")
+pytestmark = pytest.mark.optional  # openai
 KEY = "sk-a-secret"
 NAMES = [f"q{number}" for number in range(6)]
 REQUESTS = {name: endpoint.request_of("served", f"text of {name}", new_tokens=4, temperature=0.0, seed=0)
             for name in NAMES}
-
-
-def answer(request, **more):
-    """What a server says to a completion."""
-    return {"id": "x", "object": "text_completion", "created": 1764000000, "model": "served", "choices": [
-        {"index": 0, "text": f"answer to {request['prompt']}", "finish_reason": "length", "logprobs": None} | more]}
 
 
 class Fake:
@@ -27,13 +21,13 @@ class Fake:
 
     def __init__(self, script=(), ids=True, status=None):
         self.script = {name: list(steps) for name, steps in dict(script).items()}
-        self.ids, self.status, self.seen, self.keys = ids, status, [], set()
+        self.ids, self.status, self.requests, self.keys = ids, status, [], set()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                fake.seen.append(request)
+                fake.requests.append(request)
                 fake.keys.add(self.headers["Authorization"])
                 steps = fake.script.get(request.get("prompt"), [])
                 step = fake.status or (steps.pop(0) if steps else 200)
@@ -43,20 +37,23 @@ class Fake:
                 if step == "slow":
                     time.sleep(1.0)
                     step = 200
-                if "return_token_ids" in request and not fake.ids and step == 200:
+                with_ids = "return_token_ids" in request
+                if with_ids and not fake.ids and step == 200:
                     step = 400
-                told = answer(request, **({"token_ids": [1, 2]} if "return_token_ids" in request else {}))
-                body = json.dumps(told if step == 200 else {"error": {"message": f"status {step}"}}).encode()
+                choice = {"index": 0, "text": f"answer to {request['prompt']}", "finish_reason": "length",
+                          "logprobs": None} | ({"token_ids": [1, 2]} if with_ids else {})
+                good = {"id": "x", "object": "text_completion", "created": 1, "model": "served", "choices": [choice]}
+                body = json.dumps(good if step == 200 else {"error": {"message": f"status {step}"}}).encode()
                 if step == "no json":
                     step, body = 200, b"<html>"
                 self.send_response(step)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Retry-After", "0")
-                self.send_header("Content-Length", str(len(body)))
+                for name, value in {"Content-Type": "application/json", "Retry-After": "0",
+                                    "Content-Length": str(len(body))}.items():
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, *args):
+            def log_message(self, *arguments):
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -72,77 +69,73 @@ class Fake:
 
 
 @pytest.fixture(autouse=True)
-def key(monkeypatch):
+def quick(monkeypatch):
     monkeypatch.setenv(endpoint.KEY, KEY)
     monkeypatch.setattr("openai._constants.INITIAL_RETRY_DELAY", 0.01)
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
+    for name, value in {"RETRIES": 3, "SECONDS": 0.5, "AT_ONCE": 1}.items():
+        monkeypatch.setattr(endpoint, name, value)
 
 
-def collect(fake, folder, requests=REQUESTS, **settings):
-    settings = {"report": lambda line: None, "retries": 3, "seconds": 0.5} | settings
-    return endpoint.collect(fake.url, requests, dict.fromkeys(requests, "k"), folder, **settings)
+def collect(fake, folder, requests=REQUESTS, report=lambda line: None):
+    return endpoint.collect(fake.url, requests, dict.fromkeys(requests, "k"), folder, report=report)
 
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_answers_are_the_lines_of_a_log(ids, tmp_path):
     with Fake(ids=ids) as fake:
-        found = log_lines.read(collect(fake, tmp_path))
-    assert sorted(each.name for each in found.answers) == NAMES and not found.refused
-    assert all(each.text == f"answer to text of {each.name}" and each.prompt == f"text of {each.name}"
-               and each.ids == ([1, 2] if ids else None) and each.kind == "k" and each.temperature == 0.0
-               for each in found.answers)
-    assert fake.keys == {f"Bearer {KEY}"} and {each["seed"] for each in fake.seen} == {0}
+        found = logs.read(collect(fake, tmp_path))
+    assert sorted(line.name for line in found.lines) == NAMES and not found.refused
+    for line in found.lines:
+        assert line.request == REQUESTS[line.name] and line.kind == "k"
+        assert line.choice["text"] == f"answer to text of {line.name}"
+        assert line.choice.get("token_ids") == ([1, 2] if ids else None)
+    assert fake.keys == {f"Bearer {KEY}"}
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
 
 def test_what_fails_for_now_is_asked_again(tmp_path):
     script = {"text of q0": [429, 500], "text of q1": ["die"], "text of q2": ["slow"], "text of q3": [503]}
     with Fake(script) as fake:
-        assert len(log_lines.read(collect(fake, tmp_path)).answers) == len(NAMES)
-        assert len(fake.seen) == len(NAMES) + 5
+        assert len(logs.read(collect(fake, tmp_path)).lines) == len(NAMES)
+        assert len(fake.requests) == len(NAMES) + 5
 
 
 def test_a_server_that_dies_half_way_loses_nothing(tmp_path):
-    told = []
+    reports = []
     with Fake({"text of q4": [500] * 9}) as fake:
-        with pytest.raises(ValueError, match=r"refused a request with status 500 \(.*status 500.*goes on from there"):
-            collect(fake, tmp_path, at_once=1)
-        path, *_ = tmp_path.glob("answers-*.jsonl")
+        with pytest.raises(ValueError, match=r"gave no answer of 'served' \(.*status 500.*goes on from there"):
+            collect(fake, tmp_path)
+        path, = tmp_path.glob("answers-*.jsonl")
         assert len(path.read_text().splitlines()) == 4
         path.write_bytes(path.read_bytes() + b'{"id": "q4", "resp')  # as a kill in the middle of a line leaves it
         fake.script.clear()
-        fake.seen.clear()
-        assert collect(fake, tmp_path, report=told.append) == path
-        assert len(fake.seen) == 2 and told[0].startswith("4 of 6 answers are there")
+        fake.requests.clear()
+        assert collect(fake, tmp_path, report=reports.append) == path
+        assert len(fake.requests) == 2 and reports[0].startswith("4 of 6 answers are there")
         assert sorted(json.loads(line)["id"] for line in path.read_text().splitlines()) == NAMES
         collect(fake, tmp_path)
-        assert len(fake.seen) == 2, "nothing is asked twice"
+        assert len(fake.requests) == 2, "nothing is asked twice"
         others = {"q0": REQUESTS["q0"] | {"temperature": 1.0}}
         assert collect(fake, tmp_path, others) != path, "other requests have a file of their own"
 
 
 @pytest.mark.parametrize("status, message", [
-    (401, f"refused the key; set {endpoint.KEY}"), (404, "has no model 'served'"), (400, "status 400"),
-    (403, "status 403"), ("no json", "no readable answer|status")])
-def test_what_a_server_refuses_is_told_once(status, message, tmp_path):
+    (401, "AuthenticationError"), (404, "NotFoundError"), (400, "status 400"), (403, "status 403"), ("no json", "served")])
+def test_what_a_server_refuses_is_said_once(status, message, tmp_path):
     with Fake(status=status) as fake:
         with pytest.raises(ValueError, match=message) as refused:
-            collect(fake, tmp_path, at_once=1)
+            collect(fake, tmp_path)
     assert KEY not in str(refused.value) and refused.value.__cause__ is None
 
 
-def test_no_server_is_told_with_its_url(tmp_path):
-    with pytest.raises(ValueError, match=r"no answer from http://127.0.0.1:9/v1 \(API.*start the server"):
-        endpoint.collect("http://127.0.0.1:9/v1", REQUESTS, dict.fromkeys(REQUESTS, "k"), tmp_path, retries=0,
-                         report=lambda line: None)
-
-
-def test_the_key_is_in_no_file(tmp_path):
-    with Fake() as fake:
-        collect(fake, tmp_path)
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
+def test_no_server_is_named_with_its_url(tmp_path, monkeypatch):
+    monkeypatch.setattr(endpoint, "RETRIES", 0)
+    with pytest.raises(ValueError, match=r"server at http://127.0.0.1:9/v1 gave no answer .*\(APIConnectionError"):
+        endpoint.collect("http://127.0.0.1:9/v1", REQUESTS, dict.fromkeys(REQUESTS, "k"), tmp_path)
 
 
 def test_messages_are_a_chat():
     messages = [{"role": "user", "content": "x"}]
-    asked = endpoint.request_of("m", messages, new_tokens=3, temperature=0.5, seed=1)
-    assert asked == {"model": "m", "messages": messages, "max_tokens": 3, "temperature": 0.5, "seed": 1}
+    body = endpoint.request_of("m", messages, new_tokens=3, temperature=0.5, seed=1)
+    assert body == {"model": "m", "messages": messages, "max_tokens": 3, "temperature": 0.5, "seed": 1}

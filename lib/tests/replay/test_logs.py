@@ -1,164 +1,249 @@
-"""Logs: every form gives the trace that recording in process gives, and what cannot be used is named."""
+"""Logs: every form gives the trace that recording in process gives, and a line that cannot be used is named."""
 
 import json
+from copy import deepcopy
 
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from lib.decoding import continuations
+from lib.lab import stats
 from lib.models import SHIPPED, dialogue, load_pair
-from lib.replay import exact, log_lines, logs, recording
+from lib.replay import exact, logs, recording
 from lib.trees import named, shapes
 
 PAIR = load_pair("small/tiny-small", dtype="float32")
-EOS = 0
-ASKED = [[{"role": "user", "content": text}] for text in (
+EOS, NEW = 0, 24
+DIALOGUES = [[{"role": "user", "content": text}] for text in (
     "def main(argv):\n    return", "Question: who has the key?", "class Tree:\n    def size(self):\n", "12 + 30 = ")]
-PROMPTS = [dialogue.tokenise(messages, PAIR.tokenizer) for messages in ASKED]
+PROMPTS = [dialogue.tokenise(messages, PAIR.tokenizer) for messages in DIALOGUES]
 NAMES = tuple("abcd")
-NEW = 24
+TEMPLATE = ("{% for tool in tools or [] %}<tool>{{ tool.function.name }}{{ '\\n' }}{% endfor %}"
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.role == 'assistant' %}<|turn|>{% endif %}"
+            "{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}")
+IDS, PROMPT_IDS = [40, 41, 42, 43], [50, 51]
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
 
 
-def written(eos=EOS):
-    return continuations(PAIR.target, PROMPTS, max_new_tokens=NEW, rows=4, eos_token_id=eos)
+@pytest.fixture(scope="module")
+def tokenizer():
+    made = AutoTokenizer.from_pretrained(SHIPPED / "tiny")
+    made.add_special_tokens({"additional_special_tokens": ["<|turn|>"]})
+    made.chat_template = TEMPLATE
+    return made
 
 
-def body(ids, ended, with_ids=True, **more):
-    """The body of a chat completion, as vLLM writes it."""
+def texts_of(lines, folder, tokenizer=PAIR.tokenizer, inputs="", eos=EOS):
+    (folder / "log").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return logs.tokenised(logs.read(folder / "log", inputs), tokenizer, eos_token_id=eos)
+
+
+def chat(message, request=None, usage=None, prompt_token_ids=None, **choice):
+    """A request and its response, as an OpenAI-compatible server has them."""
+    response = {"choices": [{"message": message, "finish_reason": "stop", **choice}], "created": 1764000000,
+                "usage": usage, "prompt_token_ids": prompt_token_ids}
+    return {"request": {"messages": DIALOGUES[1], "temperature": 0, **(request or {})}, "response": response}
+
+
+GOOD = chat({"content": "the cat"})
+
+
+# ---------------------------------------------------------------------------------------------------------------- forms
+
+
+def in_form(form, name, messages, ids, ended):
+    """A line with ids in one of the forms, and the request that the batch API's input file has for it."""
     text = PAIR.tokenizer.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
-    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop" if ended else "length",
-              "stop_reason": None} | ({"token_ids": ids} if with_ids else {}) | more
-    return {"choices": [choice], "created": 1764000000}
+    answer, finish = {"role": "assistant", "content": text}, "stop" if ended else "length"
+    request = {"messages": messages, "temperature": 0.0}
+    body = {"choices": [{"message": answer, "finish_reason": finish, "stop_reason": None, "token_ids": ids}]}
+    return {"dialogue": {"id": name, "messages": [*messages, answer], "token_ids": ids, "finish_reason": finish,
+                         "temperature": 0},
+            "bare": {"id": name, **request, **body},
+            "pair": {"id": name, "request": request, "response": body},
+            "batch": {"custom_id": name, "error": None, "response": {"status_code": 200, "body": body}}}[form], request
 
 
-def as_dialogues(rows, ended):
-    for name, messages, ids, end in zip(NAMES, ASKED, rows, ended):
-        text = PAIR.tokenizer.decode(ids[:-1] if end else ids, clean_up_tokenization_spaces=False)
-        yield json.dumps({"id": name, "messages": [*messages, {"role": "assistant", "content": text}],
-                          "token_ids": ids, "finish_reason": "stop" if end else "length", "temperature": 0})
-
-
-def as_pairs(rows, ended):
-    for name, messages, ids, end in zip(NAMES, ASKED, rows, ended):
-        yield json.dumps({"id": name, "request": {"messages": messages, "temperature": 0.0},
-                          "response": body(ids, end)})
-
-
-def as_batch(rows, ended):
-    for name, ids, end in zip(NAMES, rows, ended):
-        yield json.dumps({"custom_id": name, "error": None, "response": {"status_code": 200, "body": body(ids, end)}})
-
-
-def as_server(rows, ended):
-    for name, prompt, ids, end in zip(NAMES, PROMPTS, rows, ended):
-        text = PAIR.tokenizer.decode(ids[:-1] if end else ids, clean_up_tokenization_spaces=False)
-        yield (f"INFO 11-25 10:00:00 [logger.py:43] Received request {name}: prompt: "
-               f"{PAIR.tokenizer.decode(prompt)!r}, params: SamplingParams(n=1, temperature=0.0, stop=[], "
-               f"include_stop_str_in_output=False), prompt_token_ids: {prompt.tolist()}, lora_request: None.")
-        yield f"INFO 11-25 10:00:01 [logger.py:80] Generated response {name} (streaming delta): output: 'x', " \
-              "output_token_ids: [1], finish_reason: None"
-        yield f"INFO 11-25 10:00:02 [logger.py:80] Generated response {name} (streaming complete): output: {text!r}, " \
-              f"output_token_ids: {ids}, finish_reason: {'stop' if end else 'length'}"
-
-
-def inputs(tmp_path):
-    path = tmp_path / "input.jsonl"
-    path.write_text("\n".join(json.dumps({"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": {
-        "messages": messages, "temperature": 0}}) for name, messages in zip(NAMES, ASKED)))
-    return path
-
-
-def texts_of(lines, tmp_path, asked="", eos=EOS):
-    path = tmp_path / "log.jsonl"
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return logs.tokenised(log_lines.read(path, asked), PAIR.tokenizer, eos_token_id=eos)
-
-
-@pytest.mark.parametrize("form", [as_dialogues, as_pairs, as_batch, as_server])
+@pytest.mark.parametrize("form", ["dialogue", "bare", "pair", "batch"])
 def test_every_form_gives_the_trace_that_was_recorded(form, tmp_path):
-    eos = written()[1][9]  # a token at which one text ends
-    rows = written(eos)
-    ended = [row[-1] == eos for row in rows]
+    asked = dict(max_new_tokens=NEW, rows=4)
+    eos = continuations(PAIR.target, PROMPTS, **asked)[1][9]  # a token at which one text ends
+    written = continuations(PAIR.target, PROMPTS, **asked, eos_token_id=eos)
+    ended = [row[-1] == eos for row in written]
     assert any(ended) and not all(ended)
-    texts = texts_of(form(rows, ended), tmp_path, inputs(tmp_path) if form is as_batch else "", eos)
+    lines, requests = zip(*(in_form(form, *row) for row in zip(NAMES, DIALOGUES, written, ended)))
+    (tmp_path / "input").write_text("\n".join(json.dumps({"custom_id": name, "body": body})
+                                              for name, body in zip(NAMES, requests)))
+    texts = texts_of(lines, tmp_path, inputs=tmp_path / "input" if form == "batch" else "", eos=eos)
     assert texts.names == NAMES and set(texts.known_by) == {logs.BY_IDS} and texts.temperatures == (0.0,)
-    assert all(torch.equal(own, prompt) for own, prompt in zip(texts.prompts, PROMPTS))
-    assert [list(own) for own in texts.written] == rows and list(texts.ended) == ended
-    found = logs.trace_of(texts, {"d": PAIR.draft_model}, temperature=0.0)
+    assert all(map(torch.equal, texts.prompts, PROMPTS))
+    assert [*texts.written] == written and [*texts.ended] == ended
+    made = logs.trace_of(texts, {"d": PAIR.draft_model}, temperature=0.0)
     recorded = recording.record(PAIR.target, {"d": PAIR.draft_model}, PROMPTS, names=NAMES, kinds=NAMES, beyond=0,
                                 max_new_tokens=NEW, eos_token_id=eos)
-    width = found.tokens.shape[1]
-    assert np.array_equal(found.tokens, recorded.tokens[:, :width])
-    assert np.array_equal(found.ranks["d"], recorded.ranks["d"][:, : width - 1])
-    assert np.array_equal(found.ended, recorded.ended)
-    for name in ("chain:3", "kary:2@6"):
-        tree = named(name)
-        own, other = (exact.chained(exact.rounds(each, tree, "d")) for each in (found, recorded))
-        last = {row: end - tree.max_depth for row, end in enumerate(found.ends) if not ended[row]}
-        kept = [(row, start, count) for row, start, count in zip(other.rows, other.starts, other.accepted)
-                if start < last.get(row, np.inf)]
-        assert list(zip(own.rows, own.starts, own.accepted)) == kept and kept
+    width = made.tokens.shape[1]
+    assert np.array_equal(made.tokens, recorded.tokens[:, :width]) and np.array_equal(made.ended, recorded.ended)
+    assert np.array_equal(made.ranks["d"], recorded.ranks["d"][:, : width - 1])
+    for tree in map(named, ("chain:3", "kary:2@6")):
+        logged, whole = (exact.chained(exact.rounds(trace, tree, "d")) for trace in (made, recorded))
+        last = {row: end - tree.max_depth for row, end in enumerate(made.ends) if not ended[row]}
+        counted = [(row, start, length) for row, start, length in zip(whole.rows, whole.starts, whole.accepted)
+                   if start < last.get(row, np.inf)]
+        assert list(zip(logged.rows, logged.starts, logged.accepted)) == counted and counted
 
 
 def test_text_alone_is_its_canonical_tokens(tmp_path):
-    rows = written()
-    lines = [json.dumps({"id": name, "request": {"messages": messages}, "response": body(ids, False, with_ids=False)})
-             for name, messages, ids in zip(NAMES, ASKED, rows)]
+    written = continuations(PAIR.target, PROMPTS, max_new_tokens=NEW, rows=4)
+    canonical = [PAIR.tokenizer(PAIR.tokenizer.decode(ids), add_special_tokens=False)["input_ids"] for ids in written]
+    lines = [in_form("pair", *row, False)[0] for row in zip(NAMES, DIALOGUES, written)]
+    by_ids = texts_of(lines, tmp_path)
+    for line in lines:
+        del line["response"]["choices"][0]["token_ids"]
     texts = texts_of(lines, tmp_path)
-    again = [PAIR.tokenizer(PAIR.tokenizer.decode(ids), add_special_tokens=False)["input_ids"] for ids in rows]
-    assert list(texts.written) == again and set(texts.known_by) == {logs.BY_TEXT}
-    known = texts_of(as_pairs(rows, [False] * 4), tmp_path)
-    made = logs.canonicalised(logs.select(known, [2, 0]), PAIR.tokenizer)
-    assert list(made.written) == [again[2], again[0]] and made.names == ("c", "a")
+    assert [*texts.written] == canonical and set(texts.known_by) == {logs.BY_TEXT}
+    again = logs.canonicalised(logs.select(by_ids, [2, 0]), PAIR.tokenizer)
+    assert [*again.written] == [canonical[2], canonical[0]] and again.names == ("c", "a")
 
 
-def test_logged_tokens_tell_where_the_text_was_cut(tmp_path):
-    """Pieces that the tokenizer would not cut so; a piece that is no token's text leaves the text alone."""
-    pieces = list("def main")
-    ids = [PAIR.tokenizer.convert_tokens_to_ids(piece.replace(" ", "Ġ")) for piece in pieces]
-    canonical = PAIR.tokenizer("def main", add_special_tokens=False)["input_ids"]
-    assert None not in ids and ids != canonical
-    def line(tokens):
-        choice = {"message": {"role": "assistant", "content": "def main"}, "finish_reason": "length",
-                  "logprobs": {"content": [{"token": token, "logprob": -1.0} for token in tokens]}}
-        return json.dumps({"request": {"messages": ASKED[0]}, "response": {"choices": [choice]}})
-    found = texts_of([line(pieces), line(["def m", "ain"]), line([f"token_id:{token}" for token in ids])], tmp_path)
-    assert found.known_by == (logs.BY_PIECES, logs.BY_TEXT, logs.BY_IDS)
-    assert [list(row) for row in found.written] == [ids, canonical, ids]
+@pytest.mark.parametrize("request_body, prompt", [
+    ({"prompt": "who?"}, "who?"), ({"prompt": ["who?"]}, "who?"), ({"prompt": PROMPT_IDS}, PROMPT_IDS),
+    ({"prompt": [PROMPT_IDS]}, PROMPT_IDS),
+    ({"messages": [{"role": "system", "content": "Brief."}, {"role": "user", "content": [
+        {"type": "text", "text": "who?"}, {"type": "text", "text": "<|turn|>"}]}], "tools": [TOOL]},
+     "<tool>weather\n<system>Brief.\n<user>who?\n<|turn|>\n<assistant>")])
+def test_prompts_are_read_as_a_server_reads_them(request_body, prompt, tokenizer, tmp_path):
+    """Control tokens come from the template alone; the parts of a message are lines."""
+    found = texts_of([{"request": request_body, "response": {"choices": [{"text": "x"}]}}], tmp_path, tokenizer)
+    ids = found.prompts[0].tolist()
+    assert ids == prompt if isinstance(prompt, list) else tokenizer.decode(ids) == prompt
+    assert tokenizer.convert_tokens_to_ids("<|turn|>") not in ids
 
 
-@pytest.mark.parametrize("more, asked, ends", [
+def test_a_template_with_a_date_gets_the_day_of_the_log(tokenizer, tmp_path):
+    dated = deepcopy(tokenizer)
+    dated.chat_template = "{{ strftime_now('%d %B %Y') }}\n" + TEMPLATE
+    found = texts_of([GOOD], tmp_path, dated)
+    assert dated.decode(found.prompts[0]).startswith("24 November 2025\n")
+
+
+# ----------------------------------------------------------------------------------------------------------------- ends
+
+
+@pytest.mark.parametrize("choice, request_body, ends", [
     ({"finish_reason": "stop"}, {}, True), ({"finish_reason": "length"}, {}, False),
-    ({"finish_reason": "stop", "stop_reason": "###"}, {"stop": ["###"]}, False),
-    ({"finish_reason": "stop", "stop_reason": None}, {"stop": ["###"]}, True),
-    ({"finish_reason": "stop"}, {"stop": ["###"]}, False), ({}, {}, False)])
-def test_an_answer_that_ended_by_itself_ends_in_eos(more, asked, ends, tmp_path):
-    choice = {"message": {"role": "assistant", "content": "def main"}, **more}
-    line = json.dumps({"request": {"messages": ASKED[0], **asked}, "response": {"choices": [choice]}})
-    found = texts_of([line], tmp_path)
+    ({"stop_reason": "###"}, {"stop": ["###"]}, False), ({"stop_reason": None}, {"stop": ["###"]}, True),
+    ({}, {"stop": ["###"]}, False), ({"finish_reason": None}, {}, False)])
+def test_an_answer_that_ended_by_itself_ends_in_eos(choice, request_body, ends, tmp_path):
+    found = texts_of([chat({"content": "def main"}, request_body, **choice)], tmp_path)
     assert found.ended == (ends,) and (found.written[0][-1] == EOS) == ends
-    tree = shapes.chain(2)
     trace = logs.trace_of(found, {"d": PAIR.draft_model}, temperature=0.0)
     assert trace.starts(2)[0] == (len(found.written[0]) - 1 if ends else max(0, len(found.written[0]) - 3))
-    assert exact.rounds(trace, tree, "d").rows.size == trace.starts(2)[0]
+    assert exact.rounds(trace, shapes.chain(2), "d").rows.size == trace.starts(2)[0]
 
 
-def test_what_is_no_log_is_refused(tmp_path):
+@pytest.mark.parametrize("of_server, eos, last", [
+    (None, [7, 3], "<|turn|>"), (5, [7, 3], 5), (None, [7, 3], 7), (None, 3, 3)],
+    ids=["template", "server", "first", "one"])
+def test_the_end_is_the_servers_or_the_templates_or_the_first_of_eos(of_server, eos, last, tokenizer, tmp_path):
+    tokenizer = deepcopy(tokenizer)
+    if last == "<|turn|>":
+        last = tokenizer.convert_tokens_to_ids(last)
+    else:
+        tokenizer.chat_template = TEMPLATE.replace("<|turn|>", "")
+    for choice in ({"token_ids": IDS}, {}, {"token_ids": [*IDS, last]}):
+        found = texts_of([chat({"content": "the cat"}, stop_reason=of_server, **choice)], tmp_path, tokenizer, eos=eos)
+        assert found.written[0][-1] == last and found.ended == (True,) and found.written[0].count(last) == 1
+
+
+# -------------------------------------------------------------------------------------------------------- what is refused
+
+PARTIAL = [{"content": "x", "tool_calls": [CALL]}, {"content": None, "tool_calls": [CALL]},
+           {"content": "x", "reasoning_content": "hm"}, {"content": "x", "reasoning": "hm"}]
+
+
+@pytest.mark.parametrize("message", PARTIAL)
+def test_an_answer_beside_whose_text_there_is_more_needs_the_ids_of_prompt_and_answer(message, tokenizer, tmp_path):
+    exact_line = chat(message, token_ids=IDS, prompt_token_ids=PROMPT_IDS)
+    found = texts_of([exact_line], tmp_path, tokenizer)
+    assert found.known_by == (logs.BY_IDS,) and found.prompts[0].tolist() == PROMPT_IDS
+    assert found.written[0][:-1] == IDS and found.ended == (True,)
+    for line in (chat(message, token_ids=IDS), chat(message, prompt_token_ids=PROMPT_IDS)):
+        assert "log the ids of prompt and answer" in refusal(line, tokenizer, tmp_path)
+
+
+def refusal(line, tokenizer, folder):
+    """Why a line among good ones is refused; "" where it is read."""
+    found = texts_of([GOOD] * 10 + [line], folder, tokenizer)
+    assert len(found.names) + len(found.refused) == 11 and set(found.refused) <= {"log, line 11"}
+    return found.refused.get("log, line 11", "")
+
+
+@pytest.mark.parametrize("line, reason", [
+    (GOOD, ""), ([1], "another form"), ({"text": "x"}, "it has text; a response, or messages"),
+    ({"messages": DIALOGUES[0]}, "messages with the assistant's answer last"),
+    ({"custom_id": "a", "response": {"body": {"choices": []}}}, "the request 'a' is in no input file"),
+    ({"request": {}, "response": {"status_code": 500}}, "the request failed"),
+    ({"request": {}, "response": {}, "error": {"code": "x"}}, "the request failed"),
+    ({"request": {"prompt": "x"}, "response": {"choices": []}}, "has 0 choices; log one answer per line"),
+    ({"request": {"prompt": "x"}, "response": {"choices": [{"text": "a"}, {"text": "b"}]}}, "has 2 choices"),
+    ({"request": {}, "response": {"choices": [{"text": "x"}]}}, "neither messages nor a prompt"),
+    ({"request": {"prompt": ["a", "b"]}, "response": {"choices": [{"text": "x"}]}}, "no numbers of tokens"),
+    (chat({"content": ""}), "the answer is empty"), (chat({"content": None}), "has no text"), (chat("x"), "another form"),
+    (chat({"content": [{"type": "image_url", "image_url": {}}]}), "type 'image_url', no text"),
+    (chat({"content": "x"}, {"messages": [{"role": "user", "content": None}]}), "a message calls a tool, or has no text"),
+    (chat({"content": "x"}, {"messages": [{"role": "assistant", "content": "y", "tool_calls": [CALL]}]}), "calls a tool"),
+    (chat({"content": "x"}, {"messages": [{"content": "y"}]}), "another form (KeyError: 'role')"),
+    (chat({"content": "x"}, token_ids=[1, -1]), "its token ids are [1, -1], no numbers of tokens"),
+    (chat({"content": "x"}, token_ids=[9999999]), "it has token 9999999, the tokenizer has"),
+    (chat({"content": "\ud800"}), "another form"),
+    (chat({"content": "x"}, usage={"completion_tokens_details": {"reasoning_tokens": 5}}), "reasoning that is not logged"),
+])
+def test_a_line_that_cannot_be_used_is_named_with_the_reason(line, reason, tokenizer, tmp_path):
+    found = refusal(line, tokenizer, tmp_path)
+    assert reason in found and bool(reason) == bool(found)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("some text\n", "has 0 answers that can be used, and 1 that cannot .log, line 1: it has another form"),
+    ("", "it has no line"), (json.dumps(GOOD) + "\n{", "log, line 2: .*mend or remove these")])
+def test_a_file_of_which_too_much_is_refused_is_no_log(text, message, tmp_path):
+    (tmp_path / "log").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        logs.read(tmp_path / "log")
+
+
+def test_a_file_that_is_not_there_and_an_input_file_that_is_none_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no log at .*nothing"):
-        log_lines.read(tmp_path / "nothing")
-    (tmp_path / "other").write_text("some text\n")
-    with pytest.raises(ValueError, match="has 0 answers .*no line of a known form"):
-        log_lines.read(tmp_path / "other")
+        logs.read(tmp_path / "nothing")
+    (tmp_path / "log").write_text(json.dumps(GOOD))
+    with pytest.raises(ValueError, match="log, line 1 is no request .*the batch's own input file"):
+        logs.read(tmp_path / "log", tmp_path / "log")
 
 
-def test_a_template_with_a_date_gets_the_days_of_the_log(tmp_path):
-    tokenizer = type(PAIR.tokenizer).from_pretrained(SHIPPED / "tiny")
-    tokenizer.chat_template = "{{ strftime_now('%d %B %Y') }}\n{% for m in messages %}{{ m.content }}\n{% endfor %}"
-    rows = [json.dumps({"request": {"messages": ASKED[0]}, "response": body([5, 6], False) | day})
-            for day in ({"created": 1764000000}, {"created": None})]
-    (tmp_path / "log.jsonl").write_text("\n".join(rows))
-    found = logs.tokenised(log_lines.read(tmp_path / "log.jsonl"), tokenizer, eos_token_id=EOS)
-    assert tokenizer.decode(found.prompts[0]).startswith("24 November 2025\n")
-    assert found.notes == ("the chat template inserts the day, which the log does not tell for 1 of 2 answers: today's "
-                           "was taken",)
+# -------------------------------------------------------------------------------------------------------- conversations
+
+
+def said(turns, name):
+    """A dialogue of so many turns, the last of them answered."""
+    return [{"role": "system", "content": "Answer."}] + [
+        {"role": role, "content": f"{role} says {name} {turn}."} for turn in range(turns) for role in ("user", "assistant")]
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+def test_answers_of_one_conversation_are_its_turns(with_ids, tmp_path):
+    """In any order, beside others whose first words are the same."""
+    dialogues = [("b2", said(2, "b")), ("c", said(1, "c")), ("a1", said(1, "a")), ("b1", said(1, "b")),
+                 ("a3", said(3, "a")), ("a2", said(2, "a")), ("d", [*said(1, "a")[:2], said(1, "d")[-1]])]
+    lines = [{"id": name, "messages": messages} for name, messages in dialogues]
+    if with_ids:
+        lines = [{"id": name, "request": {}, "response": {
+            "choices": [{"text": "", "token_ids": PAIR.tokenizer(messages[-1]["content"])["input_ids"]}],
+            "prompt_token_ids": dialogue.tokenise(messages[:-1], PAIR.tokenizer).tolist()}} for name, messages in dialogues]
+    texts = texts_of(lines, tmp_path)
+    if with_ids:  # an answer with which the conversation did not go on cannot be told from the one with which it did
+        assert {stats.unit(name) for name in texts.names} in ({"a1", "b1", "c", "d"}, {"b1", "c", "d"})
+    else:
+        assert texts.names == ("b1 turn 2", "c", "a1 turn 1", "b1 turn 1", "a1 turn 3", "a1 turn 2", "d")

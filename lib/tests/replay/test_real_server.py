@@ -17,16 +17,15 @@ import torch
 from lib.decoding import continuations
 from lib.models import dialogue, load_pair
 from lib.models.registry import SHIPPED
-from lib.replay import endpoint, log_lines, logs, recording
+from lib.replay import endpoint, logs, recording
 from lib.tests.real_model import needs_real_model, real_pair
 
-for package in ("openai", "fastapi", "uvicorn"):
-    pytest.importorskip(package)
+pytestmark = pytest.mark.optional  # openai, fastapi, uvicorn
 START_SECONDS = 180
 NEW = 20
 TEXTS = ("def main(argv):\n    return", "Question: who has the key?", "class Tree:\n    def size(self):\n",
          "import os\n", "The harbour at dawn")
-ASKED = [[{"role": "user", "content": text}] for text in (
+DIALOGUES = [[{"role": "user", "content": text}] for text in (
     "Name three colours.", "What is 12 + 30?", "Write a line about the sea.")]
 
 
@@ -58,40 +57,34 @@ def url(tmp_path_factory):
         server.wait(30)
 
 
-def answered(url, name, asked, folder):
-    """The served model's greedy answers, in the order in which they were asked for."""
-    requests = {f"q{number}": endpoint.request_of(str(name), each, new_tokens=NEW, temperature=0.0, seed=0)
-                for number, each in enumerate(asked)}
-    found = log_lines.read(endpoint.collect(url, requests, dict.fromkeys(requests, "k"), folder, retries=1,
-                                            report=lambda line: None))
-    assert not found.refused
-    return log_lines.Logged(sorted(found.answers, key=lambda each: each.name), {})
-
-
-def check_same(pair, found, prompts, eos):
-    """The texts of a server's answers are those that the target writes in process; so are the ids of canonical ones,
-    and the traces.
+def check_same(pair, url, model, asked, prompts, folder):
+    """A server's greedy answers are the texts that the target writes in process; so are the ids of canonical ones, and
+    the traces.
     """
+    requests = {f"q{number}": endpoint.request_of(str(model), prompt, new_tokens=NEW, temperature=0.0, seed=0)
+                for number, prompt in enumerate(asked)}
+    logged = logs.read(endpoint.collect(url, requests, dict.fromkeys(requests, "k"), folder, report=lambda line: None))
+    logged = logs.Logged(sorted(logged.lines, key=lambda line: line.name), logged.refused)
+    eos = sorted(pair.eos_token_ids)
     rows = continuations(pair.target, prompts, max_new_tokens=NEW, rows=len(prompts), eos_token_id=eos)
     texts = [pair.tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False) for row in rows]
-    assert [answer.text for answer in found.answers] == texts
-    read = logs.tokenised(found, pair.tokenizer, eos_token_id=eos)
-    assert all(torch.equal(own, prompt) for own, prompt in zip(read.prompts, prompts))
+    assert [line.choice.get("text") or line.choice["message"]["content"] for line in logged.lines] == texts
+    read = logs.tokenised(logged, pair.tokenizer, eos_token_id=eos)
+    assert all(map(torch.equal, read.prompts, prompts)) and not read.refused
     ids = pair.tokenizer(texts, add_special_tokens=False)["input_ids"]
-    canonical = [row for row, own in enumerate(rows) if ids[row] + own[len(own) - (own[-1] in eos) :] == own]
-    assert canonical and [read.written[row] for row in canonical] == [rows[row] for row in canonical]
-    own = logs.trace_of(logs.select(read, canonical), {}, temperature=0.0)
-    recorded = recording.record(pair.target, {}, [prompts[row] for row in canonical], names=own.prompts,
-                                kinds=own.kinds, beyond=0, max_new_tokens=NEW, eos_token_id=eos)
-    assert np.array_equal(own.tokens, recorded.tokens[:, : own.tokens.shape[1]])
-    assert np.array_equal(own.ended, recorded.ended)
+    canonical = [number for number, row in enumerate(rows) if ids[number] + row[len(row) - (row[-1] in eos) :] == row]
+    assert canonical and [read.written[number] for number in canonical] == [rows[number] for number in canonical]
+    made = logs.trace_of(logs.select(read, canonical), {}, temperature=0.0)
+    recorded = recording.record(pair.target, {}, [prompts[number] for number in canonical], names=made.prompts,
+                                kinds=made.kinds, beyond=0, max_new_tokens=NEW, eos_token_id=eos)
+    assert np.array_equal(made.tokens, recorded.tokens[:, : made.tokens.shape[1]])
+    assert np.array_equal(made.ended, recorded.ended)
 
 
 def test_completions_are_what_is_recorded_in_process(url, tmp_path):
     pair = load_pair("small/tiny-small", dtype="float32")
-    found = answered(url, SHIPPED / "small", TEXTS, tmp_path)
     prompts = [pair.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in TEXTS]
-    check_same(pair, found, prompts, sorted(pair.eos_token_ids))
+    check_same(pair, url, SHIPPED / "small", TEXTS, prompts, tmp_path)
 
 
 @needs_real_model
@@ -101,8 +94,7 @@ def test_a_chat_is_what_is_recorded_in_process(url, tmp_path):
     pair.target.save_pretrained(folder)
     pair.tokenizer.save_pretrained(folder)
     try:
-        found = answered(url, folder, ASKED, tmp_path)
+        prompts = [dialogue.tokenise(messages, pair.tokenizer) for messages in DIALOGUES]
+        check_same(pair, url, folder, DIALOGUES, prompts, tmp_path)
     finally:
         shutil.rmtree(folder)  # half a gigabyte
-    check_same(pair, found, [dialogue.tokenise(messages, pair.tokenizer) for messages in ASKED],
-               sorted(pair.eos_token_ids))
