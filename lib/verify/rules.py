@@ -50,7 +50,7 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
             q = q.to(p)
             if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q_s(x)
                 return child, p
-            p = _normalised((p - q).clamp_min(0), p)  # p <- norm (p - q_s)+
+            _, p = _residual(p, q)  # p <- norm (p - q_s)+
         return None, p
 
     return _descend(draft, target_probs, draws, decide)
@@ -69,7 +69,7 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
         shared = torch.minimum(p / rho, q)
         b = min(1.0, float(shared.sum()))  # b = sum min(p / rho, q)
         share = (1 - (1 - b) ** k) / b if b > 0 else 1.0
-        return None, _normalised((p - share * shared).clamp_min(0), p)  # norm (p - min(p / rho, q) (1 - (1 - b)^k) / b)
+        return None, _residual(p, share * shared)[1]  # norm (p - min(p / rho, q) (1 - (1 - b)^k) / b)
 
     return _descend(draft, target_probs, draws, decide)
 
@@ -99,7 +99,7 @@ def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> Out
             q = _drawn_from(draft, child, p)  # q without the tokens of earlier children, normalised
             if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q(x)
                 return child, p
-            p = _normalised((p - q).clamp_min(0), p)  # p <- norm (p - q)+
+            _, p = _residual(p, q)  # p <- norm (p - q)+
         return None, p
 
     return _descend(draft, target_probs, draws, decide)
@@ -115,14 +115,13 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     for i in range(length):
         w.append(min(1.0, w[i] * _ratio(p[i], q[i], tokens[i + 1])))  # w_(i+1) = min(1, w_i p_i(x) / q_i(x))
     for i in range(1, length + 1):
-        h = w[i]  # h_L = w_L
-        if i < length:
-            h = _odds(float((w[i] * p[i] - q[i]).clamp_min(0).sum()), w[i])  # S_i = sum (w_i p_i - q_i)+
+        # h_L = w_L, h_i = S_i / (S_i + 1 - w_i) with S_i = sum (w_i p_i - q_i)+
+        h = w[i] if i == length else _odds(_residual(p[i], q[i], w[i])[0], w[i])
         if draws.uniform() < h:
             accepted = i  # the last i with U_i < h_i
     rest = p[accepted]
     if accepted < length:
-        rest = _normalised((w[accepted] * rest - q[accepted]).clamp_min(0), rest)  # norm (w_i p_i - q_i)+
+        _, rest = _residual(rest, q[accepted], w[accepted])  # norm (w_i p_i - q_i)+
     return list(range(1, accepted + 1)), draws.categorical(rest)
 
 
@@ -148,9 +147,8 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
         else:  # delete the leaf
             leaf, node = node, int(tree.parents[node])
             remaining[node].remove(leaf)
-            rest = (w[node] * p[node] - q[leaf]).clamp_min(0)
-            w[node] = _odds(float(rest.sum()), w[node])  # w <- S / (S + 1 - w), S = sum (w p - q)+
-            p[node] = _normalised(rest, p[node])  # p <- norm (w p - q)+
+            s, p[node] = _residual(p[node], q[leaf], w[node])  # S = sum (w p - q)+, p <- norm (w p - q)+
+            w[node] = _odds(s, w[node])  # w <- S / (S + 1 - w)
 
 
 def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3) -> Outcome:
@@ -213,9 +211,6 @@ def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float
     return _descend(draft, target_probs, draws, decide)
 
 
-# What rules share ----------------------------------------------------------------------------------------------------
-
-
 def _descend(draft: Draft, target_probs: Tensor, draws: Draws,
              decide: Callable[[int, Tensor], tuple[int | None, Tensor]]) -> Outcome:
     """The path that decide(node, p) takes from the root, at each node that has children.
@@ -267,13 +262,19 @@ def _ratio(p: Tensor, q: Tensor, token: int) -> float:
     return float(p[token]) / float(q[token]) if q[token] > 0 else 0.0
 
 
+def _residual(p: Tensor, q: Tensor, w: float = 1.0) -> tuple[float, Tensor]:
+    """The sum of (w p - q)+, and (w p - q)+ normalised; p where it is 0: p was q, which only rounding rejects."""
+    rest = (w * p - q).clamp_min(0)
+    return float(rest.sum()), _normalised(rest, p)
+
+
 def _odds(s: float, w: float) -> float:
     """S / (S + 1 - w)."""
     return s / (s + (1 - w)) if s > 0 else 0.0  # the brackets matter where w = 1 and S is tiny
 
 
 def _normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
-    """mass / its sum; `otherwise` where p was q, which is never rejected but for rounding."""
+    """mass / its sum; `otherwise` where there is none."""
     total = mass.sum()
     return mass / total if total > 0 else otherwise
 
@@ -291,8 +292,6 @@ def without(q: Tensor, tokens: Sequence[int]) -> Tensor:
     rest = _emptied(q, tokens)
     return _normalised(rest, _normalised(_emptied(torch.ones_like(q), tokens), rest))
 
-
-# The registry --------------------------------------------------------------------------------------------------------
 
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
 

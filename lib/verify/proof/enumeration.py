@@ -1,4 +1,4 @@
-"""The exact law of what a verification rule emits: every draft and every decision of the rule, with its probability.
+"""The exact law of the tokens that a verification rule emits: every draft and every decision, with its probability.
 
 The enumerated function is the one that decodes: its `draws` fork here instead of drawing. A language is a function
 from a path, the tuple of tokens after the root, to the distribution float64[V] of the next token.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lib.trees.growth import Candidates, Growth, grow
-from lib.trees.tree import ROOT, Tree
+from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.proof.forks import outcomes, settle
 from lib.verify.rules import verify, without
@@ -35,8 +35,7 @@ class Law:
 
     def extended(self, target: Language, length: int) -> Tensor:
         """float64[V, ..., V]: the joint law of the first `length` tokens if the target continues after the round."""
-        vocabulary = len(target(()))
-        law = torch.zeros([vocabulary] * length, dtype=torch.float64)
+        law = torch.zeros([len(target(()))] * length, dtype=torch.float64)
         for path, probability in self.emitted.items():
             law[path[:length]] += probability * joint(target, length, path[:length])
         return law
@@ -55,83 +54,15 @@ def law_of(run: Callable, target: Language, drafted: Iterable[tuple[float, Draft
     """The exact law of a round in which a rule decides one of these drafts, each with its probability."""
     emitted: dict[Path, float] = defaultdict(float)
     accepted_length = 0.0
-    for chance, draft in drafted:
+    for draft_chance, draft in drafted:
         paths = tokens_of(draft)
         probs = torch.stack([target(path) for path in paths])
-        for share, (accepted, bonus) in outcomes(lambda draws: run(draft, probs, draws)):
-            path = paths[accepted[-1]] if accepted else ()
-            accepted_length += chance * share * len(accepted)
-            for token, part in settle(bonus):
-                emitted[(*path, token)] += chance * share * part
+        for decision_chance, (accepted, bonus) in outcomes(lambda draws: run(draft, probs, draws)):
+            chance = draft_chance * decision_chance
+            accepted_length += chance * len(accepted)
+            for token, share in settle(bonus):
+                emitted[(*paths[accepted[-1] if accepted else ROOT], token)] += chance * share
     return Law(dict(emitted), accepted_length)
-
-
-def drafts(drafter: Language, shape: Tree | Growth, proposal: str) -> Iterator[tuple[float, Draft]]:
-    """Every draft of a shape with its probability; equal drafts are one. A growth rule makes a single one."""
-    if isinstance(shape, Growth):
-        yield 1.0, grown(drafter, shape)
-        return
-    chances: dict[tuple, float] = defaultdict(float)
-    kept: dict[tuple, Draft] = {}
-    for chance, draft in outcomes(lambda draws: fill(drafter, shape, proposal, draws)):
-        key = (draft.tree, *draft.tokens.tolist(), *draft.times_drawn())
-        chances[key] += chance
-        kept.setdefault(key, draft)
-    for key, draft in kept.items():
-        yield chances[key], draft
-
-
-def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
-    """A shape filled with the drafter's best tokens or samples; repeats share a node, with the first one's subtree."""
-    paths, counts, parents, slots = [()], [1], [-1], {ROOT: ROOT}
-    for slot in range(shape.size):
-        if slot not in slots:  # a repeat, or no token was left to draw
-            continue
-        children = shape.children(slot)
-        node = slots[slot]
-        tokens = _siblings(drafter(paths[node]), shape.rank[list(children)].tolist(), proposal, draws)
-        for token in dict.fromkeys(tokens):
-            slots[children[tokens.index(token)]] = len(paths)
-            paths.append((*paths[node], token))
-            parents.append(node)
-            counts.append(tokens.count(token))
-    tokens = torch.tensor([ROOT_TOKEN] + [path[-1] for path in paths[1:]])
-    return Draft(Tree(parents), tokens, proposal, torch.stack([drafter(path) for path in paths]), torch.tensor(counts))
-
-
-def grown(drafter: Language, rule: Growth) -> Draft:
-    """The tree of the drafter's best tokens that a rule grows by its probabilities; no draw decides anything."""
-    paths: list[Path] = [()]  # by candidate
-
-    def children(candidates: Candidates, nodes: np.ndarray) -> np.ndarray:
-        rows = [drafter(paths[node]).sort(descending=True, stable=True) for node in nodes.tolist()]
-        paths.extend((*paths[node], token) for node, row in zip(nodes.tolist(), rows)
-                     for token in row.indices[: rule.width].tolist())
-        return np.stack([row.values[: rule.width].numpy() for row in rows])
-
-    made = grow(rule, children)
-    kept = [paths[node] for node in made.nodes.tolist()]
-    return Draft(made.tree, torch.tensor([ROOT_TOKEN] + [path[-1] for path in kept[1:]]), "top_k",
-                 torch.stack([drafter(path) for path in kept]), reach=made.reach)
-
-
-def _siblings(q: Tensor, ranks: list[int], proposal: str, draws: Draws) -> list[int]:
-    """The tokens of children of these ranks, in their order; fewer where the vocabulary is smaller."""
-    if proposal == "top_k":
-        best = q.sort(descending=True, stable=True).indices.tolist()
-        return [best[rank] for rank in ranks if rank < len(best)]
-    tokens: list[int] = []
-    for _ in range(len(ranks) if proposal == "iid" else min(len(ranks), len(q))):
-        tokens.append(int(draws.categorical(q)))
-        if proposal == "without_replacement":
-            q = without(q, tokens)
-    return tokens
-
-
-def tokens_of(draft: Draft) -> list[Path]:
-    """The tokens of the path to each node, the root's excluded."""
-    tokens = draft.tokens.tolist()
-    return [tuple(tokens[step] for step in draft.tree.path(node)[1:]) for node in range(draft.tree.size)]
 
 
 def joint(language: Language, length: int, path: Path = ()) -> Tensor:
@@ -155,3 +86,71 @@ def distance(law: Law, target: Language, length: int) -> float:
     Zero for a lossless rule at any length; to see every error of a lossy rule, length must exceed the tree's depth.
     """
     return total_variation(law.extended(target, length), joint(target, length))
+
+
+def drafts(drafter: Language, shape: Tree | Growth, proposal: str) -> Iterator[tuple[float, Draft]]:
+    """Every draft of a shape with its probability; equal drafts are one. A growth rule makes a single one."""
+    if isinstance(shape, Growth):
+        yield 1.0, grown(drafter, shape)
+        return
+    chances: dict[tuple, float] = defaultdict(float)
+    by_key: dict[tuple, Draft] = {}
+    for chance, draft in outcomes(lambda draws: fill(drafter, shape, proposal, draws)):
+        key = (draft.tree, *draft.token_list, *draft.times_drawn())
+        chances[key] += chance
+        by_key.setdefault(key, draft)
+    for key, draft in by_key.items():
+        yield chances[key], draft
+
+
+def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:
+    """A shape filled with the drafter's best tokens or samples; repeats share a node, with the first one's subtree."""
+    paths, counts, parents, node_of = [()], [1], [NO_PARENT], {ROOT: ROOT}  # node_of: by node of the shape
+    for slot in range(shape.size):
+        if slot not in node_of:  # a repeat, or no token remained to be drawn
+            continue
+        children, node = shape.children(slot), node_of[slot]
+        tokens = _siblings(drafter(paths[node]), shape.rank[list(children)].tolist(), proposal, draws)
+        for token in dict.fromkeys(tokens):
+            node_of[children[tokens.index(token)]] = len(paths)
+            paths.append((*paths[node], token))
+            parents.append(node)
+            counts.append(tokens.count(token))
+    return _draft(drafter, Tree(parents), paths, proposal, torch.tensor(counts))
+
+
+def _siblings(q: Tensor, ranks: list[int], proposal: str, draws: Draws) -> list[int]:
+    """The tokens of children of these ranks, in their order; fewer where the vocabulary is smaller."""
+    if proposal == "top_k":
+        best = q.sort(descending=True, stable=True).indices.tolist()
+        return [best[rank] for rank in ranks if rank < len(best)]
+    tokens: list[int] = []
+    for _ in range(len(ranks) if proposal == "iid" else min(len(ranks), len(q))):
+        tokens.append(int(draws.categorical(q)))
+        if proposal == "without_replacement":
+            q = without(q, tokens)
+    return tokens
+
+
+def grown(drafter: Language, rule: Growth) -> Draft:
+    """The tree of the drafter's best tokens that a rule grows by its probabilities; no draw decides anything."""
+    paths: list[Path] = [()]  # by candidate
+
+    def children(candidates: Candidates, nodes: np.ndarray) -> np.ndarray:
+        rows = [drafter(paths[node]).sort(descending=True, stable=True) for node in nodes.tolist()]
+        paths.extend((*paths[node], token) for node, row in zip(nodes.tolist(), rows)
+                     for token in row.indices[: rule.width].tolist())
+        return np.stack([row.values[: rule.width].numpy() for row in rows])
+
+    made = grow(rule, children)
+    return _draft(drafter, made.tree, [paths[node] for node in made.nodes.tolist()], "top_k")
+
+
+def _draft(drafter: Language, tree: Tree, paths: list[Path], proposal: str, counts: Tensor | None = None) -> Draft:
+    tokens = torch.tensor([ROOT_TOKEN] + [path[-1] for path in paths[1:]])
+    return Draft(tree, tokens, proposal, torch.stack([drafter(path) for path in paths]), counts)
+
+
+def tokens_of(draft: Draft) -> list[Path]:
+    """The tokens of the path to each node, the root's excluded."""
+    return [tuple(draft.tokens_of(draft.tree.path(node)[1:])) for node in range(draft.tree.size)]

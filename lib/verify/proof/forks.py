@@ -21,10 +21,13 @@ def outcomes(function: Callable[["Forks"], Result]) -> Iterator[tuple[float, Res
 
 
 class Forks:
-    """Draws that take a given way at their first forks, and record the other ways of all later forks."""
+    """Draws that take the given ways at their first forks and the first way at later ones, whose other ways they keep.
 
-    def __init__(self, way: list[int]):
-        self.way, self.taken = way, 0
+    ways: by fork, the index of the way that is taken. other_ways: the beginnings of all runs that were not taken.
+    """
+
+    def __init__(self, ways: list[int]):
+        self.ways, self.passed = ways, 0  # passed: forks so far
         self.probability = 1.0
         self.other_ways: list[list[int]] = []
 
@@ -44,11 +47,11 @@ class Forks:
         possible = [index for index, weight in enumerate(weights) if weight > 0]
         if len(possible) == 1:
             return possible[0]
-        if self.taken == len(self.way):
-            self.other_ways += [[*self.way, index] for index in possible[1:]]
-            self.way = [*self.way, possible[0]]
-        index = self.way[self.taken]
-        self.taken += 1
+        if self.passed == len(self.ways):
+            self.other_ways += [[*self.ways, index] for index in possible[1:]]
+            self.ways = [*self.ways, possible[0]]
+        index = self.ways[self.passed]
+        self.passed += 1
         self.probability *= weights[index] / sum(weights)
         return index
 
@@ -96,10 +99,10 @@ class Token:
     __int__ = __index__
 
     def __eq__(self, other) -> bool:
-        here = self.weights.get(int(other), 0.0)
-        rest = {index: weight for index, weight in self.weights.items() if index != int(other)}
-        equal = self.draws.fork([sum(rest.values()), here]) == 1
-        self.weights = {int(other): 1.0} if equal else rest
+        chance = self.weights.get(int(other), 0.0)
+        others = {index: weight for index, weight in self.weights.items() if index != int(other)}
+        equal = self.draws.fork([sum(others.values()), chance]) == 1
+        self.weights = {int(other): 1.0} if equal else others
         return equal
 
     def __hash__(self) -> int:
@@ -107,7 +110,7 @@ class Token:
 
 
 def settle(token: "int | Token") -> list[tuple[int, float]]:
-    """The possible values of a drawn token, with their chances given the decisions so far."""
+    """The possible values of a drawn token, with their chances after the decisions so far."""
     if not isinstance(token, Token):
         return [(int(token), 1.0)]
     total = sum(token.weights.values())

@@ -28,29 +28,29 @@ class Logits:
 
     def related(self, agreement: float, generator: torch.Generator) -> Logits:
         """A drafter for this target: logits whose correlation with these is `agreement`, from 0 to 1 (the same)."""
-        own, other = agreement, (1 - agreement**2) ** 0.5
-        return Logits({path: own * values + other * torch.randn(len(values), dtype=torch.float64, generator=generator)
-                       for path, values in self.by_path.items()})
+        noise = (1 - agreement**2) ** 0.5
+        return Logits({path: agreement * logits + noise * torch.randn(len(logits), dtype=torch.float64,
+                                                                      generator=generator)
+                       for path, logits in self.by_path.items()})
 
     def language(self, temperature: float = 1.0, spread: float = 2.0) -> Language:
         """The conditional distributions at a temperature; a larger spread makes each next token more certain."""
-        probs = {path: warp(spread * values, temperature) for path, values in self.by_path.items()}
+        probs = {path: warp(spread * logits, temperature) for path, logits in self.by_path.items()}
         return probs.__getitem__
 
 
-def random_pair(seed: int, vocabulary: int = VOCABULARY, depth: int = DEPTH):
+def random_pair(seed: int, vocabulary: int = VOCABULARY, depth: int = DEPTH) -> list[Language]:
     """A random target and drafter, more or less related; every third pair has zeros, every fifth is nearly certain."""
     generator = torch.Generator().manual_seed(seed)
     target = Logits.random(vocabulary, depth, generator)
     drafter = target.related(float(torch.rand((), generator=generator)), generator)
     spread = 12.0 if seed % 5 == 4 else 2.0
     pair = [target.language(1.0, spread), drafter.language(1.0, spread)]
-    return [thinned(language, index) for index, language in enumerate(pair)] if seed % 3 == 2 else pair
+    return [_thinned(language, index) for index, language in enumerate(pair)] if seed % 3 == 2 else pair
 
 
-def thinned(language, index: int):
+def _thinned(language: Language, index: int) -> Language:
     """The language without one token after each path; the token changes with the path and with the index."""
-
     def probs(path):
         p = language(path).clone()
         p[(sum(path) + index + len(path)) % len(p)] = 0
@@ -59,14 +59,14 @@ def thinned(language, index: int):
     return probs
 
 
-def constant(*masses: float):
+def constant(*masses: float) -> Language:
     """The language with the same conditional distribution after every path."""
     p = torch.tensor(masses, dtype=torch.float64)
     p = p / p.sum()
     return lambda path: p
 
 
-def _turning(language):
+def _turning(language: Language) -> Language:
     """The language with its tokens rotated by the depth, so that levels differ."""
     return lambda path: language(path).roll(len(path))
 
