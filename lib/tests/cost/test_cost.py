@@ -221,8 +221,8 @@ def test_a_text_that_is_cut_before_the_padding_token_is_still_text():
     assert (rows["round_ms"] > 0).all()
 
 
-@pytest.mark.parametrize("named", [("chain:0", "chain:2", "independent:2x2", "chain:1"), ("chain:0", "chain:2")])
-def test_shapes_take_turns_in_calls_that_have_as_many_rounds_as_those_of_plain_decoding(named):
+@pytest.mark.parametrize("names", [("chain:0", "chain:2", "independent:2x2", "chain:1"), ("chain:0", "chain:2")])
+def test_shapes_take_turns_in_calls_that_have_as_many_rounds_as_those_of_plain_decoding(names):
     target, asked = small_models.llama(0), []
     pair = pair_of(target, small_models.related(target, 1, 0.3))
 
@@ -231,15 +231,15 @@ def test_shapes_take_turns_in_calls_that_have_as_many_rounds_as_those_of_plain_d
         asked.append((given[2].shape[1] + len(done.rounds) // 2, [one.drafted for one in done.rounds]))
         return done
 
-    rows = cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefix=20, seconds=1e-3, shapes=named, repeats=1,
+    rows = cost.calibrate(pair, small_models.prompts(0, [30, 40]), prefix=20, seconds=1e-3, shapes=names, repeats=1,
                           generator=torch.Generator().manual_seed(0), generate=spied)
-    warm = calibration.TURNS * (len(named) - 1)
+    warm = calibration.TURNS * (len(names) - 1)
     assert {middle for middle, _ in asked} == {20} and {len(nodes) for _, nodes in asked} == {calibration.COLD + warm}
     drafted = [nodes[calibration.COLD :] for _, nodes in asked if any(nodes)]
     assert len(drafted) == len(asked) - len(drafted) == calibration.LEAST_REPEATS
-    assert all(nodes.count(named(name).budget) == calibration.TURNS for nodes in drafted for name in named[1:])
+    assert all(nodes.count(named(name).budget) == calibration.TURNS for nodes in drafted for name in names[1:])
     counted = calibration.LEAST_REPEATS - 1  # the first call warms up
-    assert rows["rounds"].tolist() == [counted * warm] + [counted * calibration.TURNS] * (len(named) - 1)
+    assert rows["rounds"].tolist() == [counted * warm] + [counted * calibration.TURNS] * (len(names) - 1)
 
 
 def test_each_round_counts_for_its_own_shape():

@@ -57,7 +57,7 @@ class Sure(BestFirst):
         return nodes[candidates.reach[nodes] > LEAST]
 
 
-@pytest.mark.parametrize("rule", [BestFirst(6, 1), BestFirst(6, 5), BestFirst(6, 24), Sure(6, 12)])
+@pytest.mark.parametrize("rule", [BestFirst(1, 6), BestFirst(5, 6), BestFirst(24, 6), Sure(12, 6)])
 def test_a_growth_rule_accepts_what_drafting_again_accepts(read, rule):
     """Its rounds are those of the drafter itself, from the probabilities in the file alone."""
     walk, known = simulated.rounds(recorded(), LanguageModelDrafter(PAIR.draft_model), rule), recorded().trace
