@@ -121,11 +121,11 @@ def _hooks(prompts: Tensor, processors: list[LogitsProcessorList], criteria: Sto
 
 
 def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
-    """The processors for this row alone: some hold one number per row."""
+    """The processors for this row alone: a penalty on repetition holds the length of each row's padding."""
     of_row = LogitsProcessorList(map(copy, processors))
     for processor in of_row:
-        if isinstance(ignored := getattr(processor, "prompt_ignore_length", None), Tensor):
-            processor.prompt_ignore_length = int(ignored[row])
+        if isinstance(lengths := getattr(processor, "prompt_ignore_length", None), Tensor):
+            processor.prompt_ignore_length = int(lengths[row])
     return of_row
 
 
@@ -143,8 +143,8 @@ def _refuse(model, config, processors: LogitsProcessorList, keywords: dict) -> N
     """ValueError with the name of the first argument that draft trees cannot honour."""
     refused = [(name, reason) for name, reason in REFUSED_SETTINGS.items() if getattr(config, name, None)]
     refused += [(name, reason) for name, reason in REFUSED_KEYWORDS.items() if keywords.get(name) is not None]
-    refused += [(name, "it depends on a row's place in the batch or on earlier calls")
-                for name in [type(processor).__name__ for processor in processors] if name in REFUSED_PROCESSORS]
+    refused += [(type(processor).__name__, "it depends on a row's place in the batch or on earlier calls")
+                for processor in processors if type(processor).__name__ in REFUSED_PROCESSORS]
     if (config.num_beams or 1) > 1:
         refused.append(("num_beams", BEAMS))
     if not config.use_cache:

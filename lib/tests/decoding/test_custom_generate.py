@@ -39,19 +39,29 @@ def both(inputs, **settings):
     return TARGET.generate(**inputs, **settings, custom_generate=SPECULATION), TARGET.generate(**inputs, **settings)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"repetition_penalty": 1.3},
-        {"no_repeat_ngram_size": 2},
-        {"min_new_tokens": 9, "eos_token_id": [3, 5, 7]},
-        {"eos_token_id": [3, 5, 7, 9, 11]},
-        {"repetition_penalty": 1.2, "bad_words_ids": [[4], [5, 6]], "suppress_tokens": [8]},
-        {"max_new_tokens": 1},
-        {"max_length": 20, "max_new_tokens": None},
-    ],
-)
+class AfterSeven(StoppingCriteria):
+    """Stops a row at the first token above 15 after its fourth."""
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return (input_ids[:, -1] > 15) & (input_ids.shape[1] >= 15)
+
+
+@pytest.mark.parametrize("settings", [
+    {},
+    {"repetition_penalty": 1.3},
+    {"no_repeat_ngram_size": 2},
+    {"min_new_tokens": 9, "eos_token_id": [3, 5, 7]},
+    {"eos_token_id": [3, 5, 7, 9, 11]},
+    {"repetition_penalty": 1.2, "bad_words_ids": [[4], [5, 6]], "suppress_tokens": [8]},
+    {"max_new_tokens": 1},
+    {"max_length": 20, "max_new_tokens": None},
+    {"position_ids": (batch()["attention_mask"].cumsum(-1) - 1).clamp_min(0)},
+    # a criterion may end a row inside a draft; one of length or end takes the place of the configuration's
+    {"stopping_criteria": [AfterSeven()], "eos_token_id": 23},
+    *({"stopping_criteria": [MaxLengthCriteria(max_length=length)]} for length in (16, 30, 4)),
+    {"stopping_criteria": [EosTokenCriteria([3, 5, 7, 9, 11])]},
+    {"stopping_criteria": [EosTokenCriteria(torch.tensor(5))], "eos_token_id": [3, 7]},
+])
 def test_greedy_is_the_models_own(settings):
     ours, theirs = both(batch(), **settings)
     assert torch.equal(ours, theirs)
@@ -77,9 +87,9 @@ def test_transformers_holds_the_arguments_that_it_keeps_from_callables_where_the
     assert {*NOT_PASSED} <= {*code.co_varnames}, transformers.__version__
     frames = []
 
-    def look(model, input_ids, **given):
+    def look(model, input_ids, **arguments):
         frames.append(inspect.currentframe().f_back.f_code)
-        assert not {*NOT_PASSED} & given.keys()
+        assert not {*NOT_PASSED} & arguments.keys()
         return input_ids
 
     TARGET.generate(**batch(), max_new_tokens=2, custom_generate=look)
@@ -90,10 +100,10 @@ class Collecting:
     """A streamer that keeps its tokens."""
 
     def __init__(self):
-        self.got, self.ended = [], False
+        self.tokens, self.ended = [], False
 
     def put(self, tokens):
-        self.got += tokens.flatten().tolist()
+        self.tokens += tokens.flatten().tolist()
 
     def end(self):
         self.ended = True
@@ -104,31 +114,7 @@ def test_a_streamer_gets_the_prompt_and_every_token_once_and_in_order():
     for stream, custom in zip(streams, (SPECULATION, None)):
         inputs = batch(PROMPTS[:1])
         outputs.append(TARGET.generate(**inputs, max_new_tokens=12, streamer=stream, custom_generate=custom))
-    assert streams[0].got == streams[1].got == outputs[0][0].tolist() and streams[0].ended
-
-
-class AfterSeven(StoppingCriteria):
-    """Stops a row at the first token above 15 after its fourth."""
-
-    def __call__(self, input_ids, scores, **kwargs):
-        return (input_ids[:, -1] > 15) & (input_ids.shape[1] >= 15)
-
-
-def test_stopping_criteria_end_a_row_inside_a_draft():
-    ours, theirs = both(batch(), stopping_criteria=[AfterSeven()], eos_token_id=23)
-    assert torch.equal(ours, theirs)
-
-
-@pytest.mark.parametrize("criterion, eos", [
-    (MaxLengthCriteria(max_length=16), None),
-    (MaxLengthCriteria(max_length=30), None),
-    (MaxLengthCriteria(max_length=4), None),
-    (EosTokenCriteria([3, 5, 7, 9, 11]), None),
-    (EosTokenCriteria(torch.tensor(5)), [3, 7]),
-])
-def test_a_callers_own_criterion_of_length_or_end_takes_the_place_of_the_configurations(criterion, eos):
-    ours, theirs = both(batch(), stopping_criteria=[criterion], eos_token_id=eos)
-    assert torch.equal(ours, theirs)
+    assert streams[0].tokens == streams[1].tokens == outputs[0][0].tolist() and streams[0].ended
 
 
 def test_the_result_is_a_dictionary_on_request():
@@ -167,13 +153,6 @@ def test_stop_strings_come_as_a_criterion():
         criteria = [StopStringCriteria(tokenizer, [tokenizer.decode(token)])]
         ours, theirs = both(batch(PROMPTS[1:2]), stopping_criteria=criteria)
         assert torch.equal(ours, theirs) and ours.shape[1] < 11 + 16
-
-
-def test_positions_that_only_say_what_the_mask_does_change_nothing():
-    inputs = batch()
-    given = inputs["attention_mask"].cumsum(-1) - 1
-    ours, theirs = both(inputs, position_ids=given.clamp_min(0))
-    assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize(
