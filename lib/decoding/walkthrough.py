@@ -86,24 +86,29 @@ def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, rule: str
     temperature 0 one that samples, and a generator is needed. The list is empty if the first token, the prefill's, ends
     the text. ValueError as `generate` gives it.
     """
+    # decode
     observed: list[Observed] = []
     done = generate(pair.target, drafter, prompt[None], shape=shape, rule=rule, temperature=temperature,
                     max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids, generator=generator,
                     observe=lambda _, drafts, decisions: observed.append((drafts[0], *decisions[0])))
+    # the text, token by token
     tokenizer, prompt_ids, written = pair.tokenizer, prompt.tolist(), done.new_tokens[0]
     writers = [TARGET] + [writer for _, accepted, _ in observed for writer in (*[DRAFT] * len(accepted), TARGET)]
     pieces = [(_decode(tokenizer, prompt_ids), PROMPT), *zip(added_texts(tokenizer, prompt_ids, written), writers)]
     ends = [*(record.position for record in done.rounds[1:]), len(written)]  # tokens written at the end of each round
+    # the probabilities of nodes
     target = None if takes_chains(pair.target.config) else pair.target
     drafter_probs = _node_probs(getattr(drafter, "model", None), getattr(drafter, "temperature", 1.0), prompt, observed)
     target_probs = _node_probs(target, temperature or 1.0, prompt, observed)
+    # the steps
     steps = []
     for number, (draft, accepted, bonus) in enumerate(observed, 1):
         so_far, end, tokens = done.rounds[:number], ends[number - 1], draft.token_list
-        parents = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
+        parent_tokens = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
         steps.append(Step(
-            number, len(observed), draft.tree, tuple(map(partial(_text_after, tokenizer), parents, tokens)),
-            next(drafter_probs), next(target_probs), tuple(accepted),
+            number=number, rounds=len(observed), tree=draft.tree,
+            tokens=tuple(_text_after(tokenizer, *edge) for edge in zip(parent_tokens, tokens)),
+            probabilities=next(drafter_probs), target_probabilities=next(target_probs), accepted=tuple(accepted),
             bonus=_text_after(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
             text=tuple(pieces[: 1 + end]), fresh=end - so_far[-1].position,
             drafted_tokens=sum(record.drafted for record in so_far),
