@@ -1,22 +1,21 @@
 """Tree attention: every node of a draft tree attends to the whole prefix and to its own ancestors, in one call.
 
-All nodes see the whole prefix, so that the mask covers the keys of the tree alone. Logarithms are natural; log-sum-exp
-values are float32 (float64 for float64 inputs).
+All nodes see the whole prefix, so that the mask covers the keys of the tree alone.
 """
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lib.attention.backends import implementation, onepass, refusal
-from lib.attention.backends.mask import SharedMask, Span
+from lib.attention.backends import BACKENDS, ENTRIES, refusal, say_once
+from lib.attention.masks import SharedMask
+from lib.kernels.build import unavailable
 from lib.lab import processor
 
 
 def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor | np.ndarray | SharedMask,
                    prefix_length: int | Tensor, *, scale: float | None = None, backend: str = "auto",
-                   return_lse: bool = False, window: int | None = None, chunk: int | None = None,
-                   sinks: Tensor | None = None, softcap: float | None = None) -> Tensor | tuple[Tensor, Tensor]:
+                   window: int | None = None, sinks: Tensor | None = None, softcap: float | None = None) -> Tensor:
     """Attention of mq tree nodes over a prefix and over the mk tree keys that follow it.
 
     query: [B, Hq, mq, d].
@@ -26,32 +25,30 @@ def tree_attention(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor 
     prefix_length: int, or int[B] (a tensor on the CPU avoids a synchronisation). Row b sees keys 0 .. prefix[b] - 1,
         and of prefix[b] .. prefix[b] + mk - 1 those that its mask allows; keys beyond never change the result.
     backend: "auto" or one of `BACKENDS`.
-    window, chunk: a node sees of these keys the last `window` ones, its own included, or those in its own chunk of
-        `chunk` positions. Its position is prefix[b] plus the number of its ancestors among the tree keys.
+    window: a node sees of these keys the last `window` ones, its own included. Its position is prefix[b] plus the
+        number of its ancestors among the tree keys.
     sinks: [Hq], logits of keys without a value: each adds to its head's denominator. softcap: scores s (times scale)
         become softcap * tanh(s / softcap).
-    Returns [B, Hq, mq, dv] in the query's dtype; with `return_lse` also the log of the softmax's denominator,
-    [B, Hq, mq]. ValueError where shapes, dtypes or lengths do not describe a tree.
+    Returns [B, Hq, mq, dv] in the query's dtype. ValueError where shapes, dtypes or lengths do not describe a tree.
     """
     prefix = prefix_list(prefix_length, query.shape[0])
     if isinstance(tree_mask, np.ndarray):
         tree_mask = torch.tensor(tree_mask)  # a copy: that of a tree is read-only
     mask = tree_mask if isinstance(tree_mask, SharedMask) else SharedMask(tree_mask)
     _check(query, key, value, mask.visible, prefix)
-    scale, span = query.shape[-1] ** -0.5 if scale is None else scale, Span(window, chunk)
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(['auto', *BACKENDS])}")
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
     if backend == "reference":
-        output, lse = implementation(backend)(query, key, value, mask, prefix, scale, True, softcap, span, sinks)
-        return (output, lse) if return_lse else output
-    start, mask, prefix = mask.within(prefix, span)
+        return BACKENDS[backend](query, key, value, mask, prefix, scale, softcap, window, sinks)[0]
+    start, mask, prefix = mask.within(prefix, window)
     key, value = key[:, :, start:], value[:, :, start:]
     if backend == "auto":
         backend = choose_backend(query, key, value, prefix)
-    output, lse = implementation(backend)(query, key, value, mask, prefix, scale, return_lse or sinks is not None,
-                                          softcap)
+    output, lse = BACKENDS[backend](query, key, value, mask, prefix, scale, softcap, need_lse=sinks is not None)
     if sinks is not None:
-        sinks = sinks.to(lse.dtype)[:, None]
-        output, lse = output * (lse - sinks).sigmoid()[..., None].to(output.dtype), torch.logaddexp(lse, sinks)
-    return (output, lse) if return_lse else output
+        output = output * (lse - sinks.to(lse.dtype)[:, None]).sigmoid()[..., None].to(output.dtype)
+    return output
 
 
 def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: list[int]) -> str:
@@ -67,29 +64,26 @@ def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: list[int])
     #   a time; the fused kernel takes about 270 us for rows of any lengths.
     if query.is_cuda:
         several = len(set(prefix)) > 1
-        wanted = "triton" if several and len(prefix) * (max(prefix) + 1000) > 12_000 else "folded"
+        fastest = "triton" if several and len(prefix) * (max(prefix) + 1000) > 12_000 else "folded"
     else:
         rows = query.shape[1] // key.shape[1] * query.shape[2]
-        wanted = "folded" if rows == 1 and processor.has_matrix_units() else "onepass"
-        if query.dtype in onepass.ENTRIES and (reason := onepass.unavailable()):
-            onepass.say_once(reason)
-    return "folded" if refusal(wanted, query, key, value) else wanted
+        fastest = "folded" if rows == 1 and processor.has_matrix_units() else "onepass"
+        if query.dtype in ENTRIES and (reason := unavailable()):
+            say_once(reason)
+    return "folded" if refusal(fastest, query, key, value) else fastest
 
 
 def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:
     """Prefix lengths as B Python integers."""
     if isinstance(prefix_length, int):
         return [prefix_length] * batch
-    given = torch.as_tensor(prefix_length)
-    if given.is_floating_point():
+    lengths = torch.as_tensor(prefix_length)
+    if lengths.is_floating_point():
         raise ValueError(f"prefix_length is {prefix_length}; give an int, or integers, one per row")
-    lengths = given.reshape(-1).tolist()
-    if len(lengths) == 1:
-        return lengths * batch
-    if len(lengths) != batch:
-        raise ValueError(f"prefix_length has {len(lengths)} entries, the query {batch} rows; give one int, or one per "
-                         "row")
-    return lengths
+    if lengths.numel() not in (1, batch):
+        raise ValueError(f"prefix_length has {lengths.numel()} entries, the query {batch} rows; give one int, or one "
+                         "per row")
+    return lengths.reshape(-1).expand(batch).tolist()
 
 
 def _check(query: Tensor, key: Tensor, value: Tensor, tree_mask: Tensor, prefix: list[int]) -> None:

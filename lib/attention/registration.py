@@ -12,11 +12,14 @@ from typing import Iterator
 import torch
 from torch import Tensor
 
-from lib.attention.backends.mask import SharedMask, Span, causal
+from lib.attention.masks import SharedMask, causal
+from lib.attention.operator import prefix_list, tree_attention
 from lib.lab.timing import forward
 
 TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # as configurations name layers
+NO_CHUNKS = ("it attends in chunks of positions (as Llama 4 does), which tree attention does not support; take a "
+             "target with full or sliding attention, or let a serving engine decode it")
 COMBINED = "hybrid", "hybrid_sliding"  # layers with attention and a state
 RECURRENT = {"linear_attention", "conv", *COMBINED}  # kinds of layers whose state is that of one text
 UNSUPPORTED = "position_bias", "indices", "block_indices"  # what some models pass to their attention
@@ -43,51 +46,41 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    from lib.attention.operator import prefix_list, tree_attention
-
     nodes = query.shape[2]
     if tree_mask is None and prefix_length is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     if unknown := [name for name in UNSUPPORTED if kwargs.get(name) is not None]:
         raise ValueError(f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not support; "
                          "ask can_host_tree(model.config) first")
-    span, sinks, softcap = span_of(module, kwargs), kwargs.get("s_aux"), kwargs.get("softcap")
+    window, sinks, softcap = window_of(module, kwargs), kwargs.get("s_aux"), kwargs.get("softcap")
     if prefix_length is None:
-        prefix_length = 0 if tree_mask is None else key.shape[2] - getattr(tree_mask, "visible", tree_mask).shape[-1]
-    prefix, whole = prefix_list(prefix_length, query.shape[0]), span.least is None or nodes <= span.least
+        prefix_length = key.shape[2] - getattr(tree_mask, "visible", tree_mask).shape[-1]
+    prefix, whole = prefix_list(prefix_length, query.shape[0]), window is None or nodes <= window
     if tree_mask is None and not any(prefix) and whole and sinks is None and softcap is None:
         key, value = key[:, :, :nodes], value[:, :, :nodes]
         return sdpa_attention_forward(module, query, key, value, None, 0.0, scaling, is_causal=True)
     mask = causal(nodes, 0, query.device) if tree_mask is None else tree_mask
-    mask = mask if isinstance(mask, SharedMask) else SharedMask(mask)
-    if getattr(module, "attn_temperature_tuning", False) and not getattr(module, "use_rope", True):
-        query = _by_position(module, query, mask, torch.tensor(prefix), key.shape[2] - nodes)
     output = tree_attention(query, key, value, mask, torch.tensor(prefix), scale=scaling, backend=tree_backend,
-                            window=span.window, chunk=span.chunk, sinks=sinks, softcap=softcap)
+                            window=window, sinks=sinks, softcap=softcap)
     return output.transpose(1, 2).contiguous(), None
 
 
-def span_of(module, passed: dict) -> Span:
-    """The keys that an attention layer lets a token see, from its kind and from what it passes to its attention."""
-    config, place = getattr(module, "config", None), getattr(module, "layer_idx", None)
+def window_of(module, passed: dict) -> int | None:
+    """The number of last positions that an attention layer lets a token see, its own included; None for all.
+
+    From the layer's kind, and from what it passes to its attention. ValueError for a layer that attends in chunks.
+    """
+    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
+    window = passed.get("sliding_window")
     if config is None:
-        return Span(passed.get("sliding_window"))
+        return window
     kinds = getattr(config, "layer_types", None)
-    kind = kinds[place] if kinds and place is not None else next(iter(layer_kinds(config)))
+    kind = kinds[layer] if kinds and layer is not None else next(iter(layer_kinds(config)))
     if kind == CHUNKED:
-        return Span(chunk=config.attention_chunk_size)
+        raise ValueError(f"{type(module).__name__} cannot verify a tree: {NO_CHUNKS}")
     if not kinds and "sliding_window" in passed:
-        return Span(passed["sliding_window"])
-    return Span(passed.get("sliding_window") or config.sliding_window) if kind in (SLIDING, COMBINED[1]) else Span()
-
-
-def _by_position(module, query: Tensor, mask: SharedMask, prefix: Tensor, past: int) -> Tensor:
-    """Queries [B, Hq, m, d] that Llama 4 scaled by their places after `past` slots, scaled by their positions."""
-    place, device = torch.arange(query.shape[2]) + past, query.device
-    position = prefix[:, None] + mask.visible.sum(-1).cpu() - 1
-    wanted, given = (1 + module.attn_scale * torch.log1p(torch.floor((at.double() + 1) / module.floor_scale))
-                     for at in (position, place))
-    return query * (wanted / given)[:, None, :, None].to(device, query.dtype)
+        return window
+    return window or config.sliding_window if kind in (SLIDING, COMBINED[1]) else None
 
 
 def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **kwargs):
@@ -129,30 +122,32 @@ def can_host_tree(config) -> str | None:
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     config = config.get_text_config()
-    others = layer_kinds(config) - {FULL, SLIDING, CHUNKED, *RECURRENT, "moe", "mlp"}
+    kinds = layer_kinds(config)
+    others = kinds - {FULL, SLIDING, *RECURRENT, "moe", "mlp"}
     # GPT-NeoX has this setting too, and ignores it.
     encoder = getattr(config, "is_decoder", None) is False and not config.model_type.startswith("gpt_neox")
     alibi = getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt")
     checks = [
         (getattr(config, "is_encoder_decoder", False), "it is an encoder-decoder"),
+        (CHUNKED in kinds or config.model_type == "llama4_text", NO_CHUNKS),
         (others, f"some of its layers are {', '.join(sorted(others))}, which are not supported"),
         (alibi, "its positions are an ALiBi bias, which follows slots instead of depth"),
         (config.model_type == "doge", "its attention has its own mask for each head"),
         (getattr(config, "cross_attention_layers", None), "some of its layers attend to images"),
         (encoder, "it is configured as an encoder, which sees later tokens (is_decoder=False)"),
     ]
-    for refused, reason in checks:
-        if refused:
-            return reason
+    if reason := next((reason for applies, reason in checks if applies), None):
+        return reason
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is None:
         return f"transformers has no causal language model of type {config.model_type}"
-    # Hybrids lack the flag, but call it.
-    calls = takes_chains(config) and ("ALL_ATTENTION_FUNCTIONS" in getsource(getmodule(model_class))
-                                      or not layer_kinds(config) & {FULL, SLIDING, *COMBINED})
-    if not (calls or getattr(model_class, "_supports_attention_backend", False)):
-        return f"{model_class.__name__} does not call attention through transformers' AttentionInterface"
-    return None
+    if getattr(model_class, "_supports_attention_backend", False):
+        return None
+    # Hybrids lack the flag, but call it; layers with a state alone have no attention to call.
+    calls = "ALL_ATTENTION_FUNCTIONS" in getsource(getmodule(model_class))
+    if takes_chains(config) and (calls or not kinds & {FULL, SLIDING, *COMBINED}):
+        return None
+    return f"{model_class.__name__} does not call attention through transformers' AttentionInterface"
 
 
 def takes_chains(config) -> bool:
@@ -167,11 +162,10 @@ def layer_kinds(config) -> set[str]:
     return set(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
 
 
-def least_span(config) -> int | None:
+def least_window(config) -> int | None:
     """Texts of at most so many tokens are seen whole by all layers; None where texts of any length are."""
-    config, kinds = config.get_text_config(), layer_kinds(config)
-    return min((getattr(config, name) for kind, name in ((SLIDING, "sliding_window"), (CHUNKED, "attention_chunk_size"))
-                if kind in kinds), default=None)
+    config = config.get_text_config()
+    return config.sliding_window if SLIDING in layer_kinds(config) else None
 
 
 @contextmanager
@@ -193,7 +187,7 @@ def check_attention(model) -> None:
     current = getattr(model.config, "_attn_implementation", TREE)
     if current != TREE:
         raise ValueError(f"{type(model).__name__} has attention {current!r}, which cannot verify a tree; pass it "
-                         "through lib.attention.hosting_trees, or load the pair with lib.models")
+                         "through lib.attention.registration.hosting_trees, or load the pair with lib.models")
 
 
 def hosting_trees(model):

@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from lib.attention.backends.mask import causal
+from lib.attention.masks import causal
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 

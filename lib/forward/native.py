@@ -13,8 +13,8 @@ from typing import Sequence
 import torch
 from torch import Tensor, nn
 
-from lib.attention.backends.mask import SharedMask, Span
-from lib.attention.registration import FULL, SLIDING, span_of
+from lib.attention.masks import SharedMask
+from lib.attention.registration import FULL, SLIDING, window_of
 from lib.forward.packed import panels_of
 from lib.forward.quantize import PackedEmbedding, PackedLinear
 from lib.kernels import build, products
@@ -113,8 +113,8 @@ def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | 
     used = {type(layer.mlp.act_fn).__name__ for layer in layers}
     if other := used - {*ACTIVATIONS}:
         return f"its activation is {', '.join(sorted(other))}, neither silu nor gelu by tanh"
-    if len({_span(layer) for layer in layers} - {Span()}) > 1 or any(_span(layer).chunk for layer in layers):
-        return "its layers see chunks, or windows of several sizes"
+    if len({_window(layer) for layer in layers} - {None}) > 1:
+        return "its layers see windows of several sizes"
     size = layers[0].self_attn.head_dim
     if size % 8:
         return f"its heads have {size} numbers, no multiple of 8"
@@ -188,8 +188,9 @@ class NativeBlocks:
         self.layers = (LayerStruct * len(layers))(*(
             LayerStruct(**{f"{name}_norm": self._factor(norm) for name, norm in _norms(layer).items()},
                   **{name: self._matrix(part) for name, part in _projections(layer).items()},
-                  near=_span(layer) != Span()) for layer in layers))
-        attention, self.span = layers[0].self_attn, max(map(_span, layers), key=lambda span: span != Span())
+                  near=_window(layer) is not None) for layer in layers))
+        attention = layers[0].self_attn
+        self.window = next(filter(None, map(_window, layers)), None)
         self.angles, self.near_angles = Angles(rotary, FULL), Angles(rotary, SLIDING)
         self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
         self.embedding, table = embedding, Matrix()
@@ -285,7 +286,7 @@ class NativeBlocks:
         self.layers[0].input = start_of(read)
         f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(wanted), rows
         f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
-        first, near, prefix = mask.within(cache.rows.as_list, self.span)
+        first, near, prefix = mask.within(cache.rows.as_list, self.window)
         near, prefix = near.visible.contiguous(), (c_int64 * batch)(*prefix)
         f.near = ViewStruct(*map(start_of, self.near_angles.up_to(len(self.angles.cosines))), start_of(near),
                             ctypes.addressof(prefix), first, near.shape[-1], _strides(nodes, None, near)[1])
@@ -331,5 +332,5 @@ def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:
                     "widened": layer.post_feedforward_layernorm}
 
 
-def _span(layer: nn.Module) -> Span:
-    return span_of(layer.self_attn, {}) if hasattr(layer.self_attn, "layer_idx") else Span()
+def _window(layer: nn.Module) -> int | None:
+    return window_of(layer.self_attn, {}) if hasattr(layer.self_attn, "layer_idx") else None

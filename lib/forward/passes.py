@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from lib.attention.backends.mask import SharedMask, causal
-from lib.attention.registration import least_span, takes_chains, tree_forward
+from lib.attention.masks import SharedMask, causal
+from lib.attention.registration import least_window, takes_chains, tree_forward
 from lib.forward import native
 from lib.forward.native import NativeBlocks
 from lib.forward.packed import weights_of
@@ -77,13 +77,13 @@ class ForwardPass:
     @property
     def reads_blocks(self) -> bool:
         """Whether it is best on a long text block by block: in the kernels, and where layers mask what a token sees."""
-        spans = self.name == LAYERS and least_span(self.model.config) and not takes_chains(self.model.config)
-        return bool(spans) or self.name == NATIVE and self.blocks.most_rows == math.inf
+        windows = self.name == LAYERS and least_window(self.model.config) and not takes_chains(self.model.config)
+        return bool(windows) or self.name == NATIVE and self.blocks.most_rows == math.inf
 
     @property
     def fills(self) -> bool:
         """Whether `fill` can fill a static tree."""
-        return self.name == NATIVE and least_span(self.model.config) is None
+        return self.name == NATIVE and least_window(self.model.config) is None
 
     def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: native.Levels, choices: int,
              names: Tensor | None = None) -> Tensor:

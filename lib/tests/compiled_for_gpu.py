@@ -6,7 +6,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from lib.attention.backends import triton_kernel as kernel
+from lib.attention import triton as kernel
 
 H200 = GPUTarget("cuda", 90, 32)
 WIDTHS = {"bf16": 2, "fp16": 2, "fp32": 4}

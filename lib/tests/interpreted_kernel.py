@@ -4,9 +4,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.attention import tree_attention
-from lib.attention.backends import triton_kernel
-from lib.attention.backends.mask import packed_bits
+from lib.attention.backends import reference
+from lib.attention.masks import SharedMask
+from lib.attention.operator import tree_attention
+from lib.attention.triton import fused
 
 few = settings(deadline=None, max_examples=6)
 
@@ -30,9 +31,8 @@ def test_equals_the_reference_for_any_split(group, nodes, prefix, dim, dtype, sp
     for row, length in enumerate(prefix):
         key[row, :, length + nodes :] = value[row, :, length + nodes :] = float("nan")
     wide = [x.double() for x in (query, key, value)]
-    truth, true_lse = tree_attention(*wide, mask, torch.tensor(prefix), backend="reference", return_lse=True)
-    lengths = torch.tensor(prefix, dtype=torch.int32)
-    ours, lse = triton_kernel.fused(query, key, value, packed_bits(mask), nodes, lengths, dim**-0.5, splits=splits)
+    truth, true_lse = reference(*wide, SharedMask(mask), prefix, dim**-0.5)
+    ours, lse = fused(query, key, value, SharedMask(mask), prefix, dim**-0.5, splits=splits)
     assert error(ours, truth) <= {torch.float32: 1e-6, torch.float16: 1e-3}[dtype]
     torch.testing.assert_close(lse.double(), true_lse, rtol=0, atol=1e-5)
 
@@ -41,13 +41,12 @@ def test_equals_the_reference_for_any_split(group, nodes, prefix, dim, dtype, sp
 @given(nodes=st.integers(1, 40), prefix=st.lists(st.integers(0, 90), min_size=2, max_size=2),
        splits=st.integers(1, 4), seed=st.integers(0, 999))
 def test_buffers_may_be_much_larger_than_their_texts(nodes, prefix, splits, seed):
-    """Whole buffers of earlier texts' keys, whole words of bits, and ranges that all lie beyond a short text."""
+    """Whole buffers of earlier texts' keys, and ranges that all lie beyond a short text."""
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(shape, generator=generator) for shape in (
         (2, 2, nodes, 16), (2, 1, 1100, 16), (2, 1, 1100, 16)))
     mask = torch.eye(nodes, dtype=torch.bool) | (torch.rand(2, nodes, nodes, generator=generator) < 0.4).tril()
-    words, lengths = packed_bits(mask), torch.tensor(prefix, dtype=torch.int32)
-    ours, _ = triton_kernel.fused(query, key, value, words, 32 * words.shape[-1], lengths, 0.25, splits=splits)
+    ours, _ = fused(query, key, value, SharedMask(mask), prefix, 0.25, splits=splits)
     truth = tree_attention(query, key, value, mask, torch.tensor(prefix), backend="reference")
     torch.testing.assert_close(ours, truth, atol=1e-5, rtol=1e-5)
 
@@ -55,19 +54,15 @@ def test_buffers_may_be_much_larger_than_their_texts(nodes, prefix, splits, seed
 def test_it_serves_as_a_backend_and_a_node_may_see_the_prefix_alone():
     torch.manual_seed(0)
     mask = torch.tensor([[True, False], [False, False]])
-    query, key, value = torch.randn(2, 4, 2, 16), torch.randn(2, 2, 12, 16), torch.randn(2, 2, 12, 16)
-    inputs = query, key, value, mask, torch.tensor([10, 3])
-    truth, true_lse = tree_attention(*inputs, backend="reference", return_lse=True)
-    ours, lse = tree_attention(*inputs, backend="triton", return_lse=True)
-    torch.testing.assert_close(ours, truth)
-    torch.testing.assert_close(lse, true_lse)
+    inputs = torch.randn(2, 4, 2, 16), torch.randn(2, 2, 12, 16), torch.randn(2, 2, 12, 16), mask, torch.tensor([10, 3])
+    truth = tree_attention(*inputs, backend="reference")
+    torch.testing.assert_close(tree_attention(*inputs, backend="triton"), truth)
 
 
 def test_windows_sinks_and_caps_are_those_of_the_reference():
     torch.manual_seed(0)
     mask = torch.eye(6, dtype=torch.bool) | (torch.rand(6, 6) < 0.4).tril()
-    query, key, value = torch.randn(2, 4, 6, 16), torch.randn(2, 2, 40, 16), torch.randn(2, 2, 40, 16)
-    given = query, key, value, mask, torch.tensor([30, 11])
-    for more in (dict(softcap=0.7), dict(softcap=20.0, window=5), dict(chunk=8, sinks=torch.linspace(-1, 2, 4))):
-        ours, truth = (tree_attention(*given, backend=name, **more) for name in ("triton", "reference"))
+    inputs = torch.randn(2, 4, 6, 16), *torch.randn(2, 2, 2, 40, 16), mask, torch.tensor([30, 11])
+    for more in (dict(softcap=0.7), dict(softcap=20.0, window=5), dict(window=8, sinks=torch.linspace(-1, 2, 4))):
+        ours, truth = (tree_attention(*inputs, backend=name, **more) for name in ("triton", "reference"))
         torch.testing.assert_close(ours, truth, atol=1e-5, rtol=1e-5)

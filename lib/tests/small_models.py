@@ -3,7 +3,7 @@
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lib import attention
+from lib.attention import registration
 
 VOCABULARY = 24
 
@@ -19,7 +19,7 @@ def llama(
     gain: float = 4.0,
 ):
     """A random Llama with tree attention; `gain` spreads its logits so that its distributions are not flat."""
-    attention.register()
+    registration.register()
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import (
     rotate_half,
 )
 
-from lib.attention.backends.mask import SharedMask, causal
+from lib.attention.masks import SharedMask, causal
 from lib.attention.registration import attention_forward
 from lib.forward.native import NativeBlocks, refusal
 from lib.models.cache import TreeCache

@@ -4,7 +4,6 @@ The interpreter is slow, so shapes are small and examples few; it cannot multipl
 the compiler takes the kernel and how much of a processor it needs, is asked of the compiler, which needs no GPU either.
 """
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,15 +15,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.attention import tree_attention
 from lib.attention.backends import refusal
-from lib.attention.backends.mask import SharedMask, packed_bits
-from lib.attention.backends.triton_backend import LEAST_KEYS, MOST_SPLITS, splits
+from lib.attention.masks import SharedMask, packed_bits
+from lib.attention.operator import tree_attention
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-
-
-@needs_triton
+@pytest.mark.optional
 def test_it_gives_what_the_reference_gives_where_it_is_interpreted():
     """In a process of its own: Triton decides once, when it is first imported, whether it interprets."""
     tests = Path(__file__).parents[1] / "interpreted_kernel.py"
@@ -33,7 +28,7 @@ def test_it_gives_what_the_reference_gives_where_it_is_interpreted():
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
 
 
-@needs_triton
+@pytest.mark.optional
 def test_it_compiles_for_an_h200_and_fits_there():
     """In a process of its own, which may not interpret. A processor has 227 KiB of shared memory."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -60,10 +55,13 @@ def test_layers_that_share_a_mask_make_its_bits_and_the_lengths_once():
     assert shared.lengths([5, 8], device).tolist() == [5, 8]
 
 
+@pytest.mark.optional
 @given(programs=st.integers(1, 3000), slots=st.integers(1, 300), keys=st.integers(1, 200_000))
 def test_splits_fill_the_gpu_without_a_nearly_empty_last_wave(programs, slots, keys):
     """Nearly the fewest idle slots of any number of ranges, none of them too short to be worth it."""
-    chosen, most = splits(programs, slots, keys), max(1, min(MOST_SPLITS, keys // LEAST_KEYS))
+    from lib.attention.triton import LEAST_KEYS, MOST_SPLITS, splits_for
+
+    chosen, most = splits_for(programs, slots, keys), max(1, min(MOST_SPLITS, keys // LEAST_KEYS))
     busy = {each: programs * each / (-(-programs * each // slots) * slots) for each in range(1, most + 1)}
     assert 1 <= chosen <= most and busy[chosen] >= 0.9 * max(busy.values()) - 1e-9
     assert all(busy[each] < 0.9 * max(busy.values()) + 1e-9 for each in range(1, chosen))

@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoModelForCausalLM, GptOssConfig, MixtralConfig
 
-from lib.attention import hosting_trees, register
+from lib.attention.registration import hosting_trees, register
 from lib.cost import experts
 from lib.drafters.controls import ExcerptDrafter
 from lib.tests.small_models import llama, prompts

@@ -1,5 +1,5 @@
 """Models of today, small and random: greedy text with drafts is transformers' own, by eager attention, for windows,
-chunks, sinks, capped logits, experts, and layers with a state.
+sinks, capped logits, experts, and layers with a state.
 """
 
 import pytest
@@ -20,8 +20,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from lib.attention import can_host_tree, hosting_trees, register
-from lib.attention.registration import takes_chains
+from lib.attention.registration import can_host_tree, hosting_trees, register, takes_chains
 from lib.decoding.checks import checkable
 from lib.decoding.loop import generate, in_batches
 from lib.drafters.language_model import LanguageModelDrafter
@@ -29,7 +28,7 @@ from lib.drafters.text_drafters import LookupDrafter
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 from lib.kernels import build
-from lib.models.checks import PairError, check_verifies
+from lib.models.checks import PairError, check_tree, check_verifies
 from lib.models.recurrent import read_in_steps
 from lib.tests.small_models import VOCABULARY, prompts
 from lib.trees import named
@@ -49,8 +48,6 @@ CONFIGS = {
     "mistral": MistralConfig(**SIZES, sliding_window=WINDOW),
     "phi3": Phi3Config(**SIZES, sliding_window=WINDOW),
     "gpt_oss": GptOssConfig(**SIZES, **EXPERTS, sliding_window=WINDOW, layer_types=MIXED),
-    "llama4": Llama4TextConfig(**SIZES, **EXPERTS, intermediate_size_mlp=48, attention_chunk_size=5, floor_scale=8,
-                               attn_temperature_tuning=True, no_rope_layers=[1, 0, 1, 0]),
     "qwen3_next": Qwen3NextConfig(**SIZES, **GATED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
                                   shared_expert_intermediate_size=16),
     "qwen3_5": Qwen3_5TextConfig(**SIZES, **GATED),
@@ -139,10 +136,15 @@ def test_long_prompts_are_read_in_blocks_under_a_window():
 def test_a_model_that_computes_otherwise_is_refused_by_name():
     for config in CONFIGS.values():
         assert can_host_tree(config) is None
-    for name in ("gemma2", "llama4", "lfm2"):
+    for name in ("gemma2", "lfm2"):
         check_verifies("folder", hosting(small(CONFIGS[name])))
     with pytest.raises(PairError, match="folder .nemotron. cannot verify a draft"):
         check_verifies("folder", hosting(small(NemotronConfig(**SIZES))))
+    llama4 = Llama4TextConfig(**SIZES, **EXPERTS, intermediate_size_mlp=48, attention_chunk_size=5)
+    with pytest.raises(PairError, match="folder .llama4_text. cannot verify a draft.*chunks.*take a target with full"):
+        check_tree("folder", llama4)
+    with pytest.raises(ValueError, match="Llama4TextAttention cannot verify a tree: it attends in chunks"):
+        generate(hosting(small(llama4)), LookupDrafter(), torch.tensor([[3, 4]]), shape="chain:2")
 
 
 @pytest.mark.skipif(bool(build.unavailable()), reason="no kernels here")

@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig
 
 from lib import replay
-from lib.attention import hosting_trees
+from lib.attention.registration import hosting_trees
 from lib.decoding import generate
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lib import attention
+from lib.attention import registration
 from lib.decoding import generate
 from lib.decoding.checks import window_refusal
 from lib.drafters import NoDrafter
@@ -66,7 +66,7 @@ def test_a_rule_of_fewer_levels_is_the_rule_that_was_named_so(rule):
 def test_learned_positions_end_with_the_window(drafter, shape):
     """A model that has no position beyond its window would fail on any tree that reached there."""
     config = GPT2Config(vocab_size=24, n_positions=24, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
-    attention.register()
+    registration.register()
     torch.manual_seed(0)
     model = GPT2LMHeadModel._from_config(config, attn_implementation="tree", dtype=torch.float64).eval()
     prompt = torch.tensor([[3, 4, 5, 3, 4, 5]])

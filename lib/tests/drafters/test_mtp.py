@@ -6,7 +6,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DeepseekV3Config, Qwen3NextConfig
 from transformers.generation import candidate_generator
 
-from lib.attention import hosting_trees
+from lib.attention.registration import hosting_trees
 from lib.decoding.loop import generate, in_batches
 from lib.drafters.mtp import MtpDrafter
 from lib.models.load import Pair

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from lib import attention
+from lib.attention import registration
 from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
@@ -46,7 +46,7 @@ def name(request):
 
 
 def made(config=CONFIGS["llama"], dtype=torch.float32, seed: int = 0):
-    attention.register()
+    registration.register()
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="tree", dtype=dtype).eval()
     with torch.no_grad():

@@ -1,11 +1,14 @@
-"""The instruction sets that a processor's flags stand for, and the compiler's options for them."""
+"""The instruction sets that a processor's flags stand for, and the compiled library's place in the user's cache."""
 
+import os
 import platform
 
 import pytest
 
 from lib.kernels import build
 from lib.lab import processor
+
+needs_kernels = pytest.mark.skipif(build.unavailable() is not None, reason=str(build.unavailable()))
 
 
 @pytest.mark.parametrize("flags, options", [
@@ -34,3 +37,35 @@ def test_a_processor_s_flags_are_linux_s_or_those_of_macos_on_arm(system, lines,
         assert flags or not processor.flags()
     finally:
         processor.flags.cache_clear()
+
+
+@needs_kernels
+def test_a_folder_that_cannot_be_written_to_is_passed_over(monkeypatch, tmp_path):
+    """Nor is what others own taken for one's own."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(build.tempfile, "gettempdir", lambda: str(tmp_path))
+    assert build._cache_folder() == tmp_path / f"draft_trees-{os.getuid()}"
+    monkeypatch.setattr(build.os, "getuid", lambda: -1)
+    with pytest.raises(PermissionError, match="set XDG_CACHE_HOME"):
+        build._cache_folder()
+
+
+def test_a_compiler_s_complaint_is_quoted(tmp_path, monkeypatch):
+    complaining = tmp_path / "g++"
+    complaining.write_text("#!/bin/sh\necho 'in file included' >&2\necho 'fatal error: no such header' >&2\nexit 3\n")
+    complaining.chmod(0o755)
+    with pytest.raises(OSError, match="ended with 3: fatal error: no such header"):
+        build._compile([str(complaining)])
+
+
+@needs_kernels
+def test_it_is_compiled_once_into_the_user_s_cache(monkeypatch, tmp_path):
+    build._library.cache_clear()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    build.library()
+    (made,) = (tmp_path / "draft_trees").iterdir()  # and nothing else is left behind
+    build._library.cache_clear()
+    monkeypatch.setattr(build.subprocess, "run", lambda *a, **k: pytest.fail("compiled again"))
+    assert build.library()._name == str(made) and made.suffix == ".so"
+    build._library.cache_clear()

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.attention import tree_attention
+from lib.attention.operator import tree_attention
 from lib.lab import processor, timing
 from lib.measure.attention import FLEX, PREPARE, Problem, refused
 

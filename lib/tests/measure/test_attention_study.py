@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.utils import counters
 from torch.utils.flop_counter import FlopCounterMode
 
-from lib.attention import tree_attention
+from lib.attention.operator import tree_attention
 from lib.lab import processor, timing
 from lib.lab.chapter import Store
 from lib.lab.tables import read, schemas
@@ -35,7 +35,7 @@ def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
         assert [row["alternative"] for row in rows] == QUICK
         assert all(list(row) == list(schemas()["attention"].columns) for row in rows)
         timed = [row for row in rows if not row["skipped"].startswith("refused: ")]
-        assert {row["alternative"] for row in timed} >= {"auto", "folded", "split", "dense mask", "node by node"}
+        assert {row["alternative"] for row in timed} >= {"auto", "folded", "onepass", "dense mask", "node by node"}
         assert all(row["repeats"] == 3 and 0 < row["lower_ms"] <= row["median_ms"] <= row["upper_ms"] for row in timed)
     names = [field.name for field in dataclasses.fields(study.Cell)]
     assert (*names, "alternative") == schemas()["attention"].key
@@ -75,9 +75,9 @@ def test_what_fails_is_a_row_with_the_reason(monkeypatch):
     def broken(problem):
         raise RuntimeError("no valid kernel\nand a long trace")
 
-    monkeypatch.setitem(study.PREPARE, "split", broken)
+    monkeypatch.setitem(study.PREPARE, "onepass", broken)
     rows = by_name(measured(study.Cell(1, 8, 4, "float32", 4, 2, 8)))
-    assert rows["split"]["skipped"] == "failed: RuntimeError: no valid kernel" and rows["folded"]["repeats"] == 3
+    assert rows["onepass"]["skipped"] == "failed: RuntimeError: no valid kernel" and rows["folded"]["repeats"] == 3
 
 
 def test_an_alternative_that_would_take_too_long_is_found_by_a_smaller_call(monkeypatch):
@@ -88,10 +88,10 @@ def test_an_alternative_that_would_take_too_long_is_found_by_a_smaller_call(monk
         prefixes.append(problem.prefix)
         return lambda: time.sleep(0.5)
 
-    monkeypatch.setitem(study.PREPARE, "split", slow)
+    monkeypatch.setitem(study.PREPARE, "onepass", slow)
     rows = by_name(measured(study.Cell(1, 4096, 32, "float32", 4, 2, 8), seconds=0.5))
-    assert prefixes == [study.ESTIMATED] and "estimated from 0.5" in rows["split"]["skipped"]
-    assert "time: 3 calls of" in rows["split"]["skipped"] and not rows["folded"]["skipped"]
+    assert prefixes == [study.ESTIMATED] and "estimated from 0.5" in rows["onepass"]["skipped"]
+    assert "time: 3 calls of" in rows["onepass"]["skipped"] and not rows["folded"]["skipped"]
 
 
 def test_a_number_format_without_units_is_not_measured_and_the_table_says_so(monkeypatch, tmp_path):
@@ -115,7 +115,7 @@ def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():
     for dtype in within:
         if processor.slow_dtype(getattr(torch, dtype)) is None:
             errors = study.error_rows(study.Cell(2, 64, 9, dtype, 8, 2, 16)).set_index("alternative")["error"]
-            assert {"auto", "folded", "split", "path by path", "node by node"} <= set(errors.index) <= set(QUICK)
+            assert {"auto", "folded", "onepass", "path by path", "node by node"} <= set(errors.index) <= set(QUICK)
             assert errors.max() < within[dtype]
 
 

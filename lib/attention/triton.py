@@ -1,15 +1,20 @@
 """A fused kernel for CUDA: folded query rows against a range of keys; the ranges are merged by their log-sum-exps.
 
 The prefix is split over programs (Flash-Decoding), so that a single sequence fills a GPU. Only tiles that reach beyond
-the prefix read the mask, one bit per pair. All inputs of `fused` are tensors on the device, and it never waits for the
-device: a CUDA graph can capture a call and replay it for other prefix lengths. Importing this module needs Triton.
+the prefix read the mask, one bit per pair. Importing this module needs Triton, which CUDA builds of torch include.
 """
+
+import math
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from lib.attention.masks import SharedMask
+
+MOST_SPLITS = 64
+LEAST_KEYS = 256  # per program; fewer are not worth one
 LOG2_E = 1.4426950408889634
 STAGES = 2  # tiles of keys and values in shared memory: the next is read during the computation with one
 # These change with every tree: specialising for 1 and multiples of 16 would cost seconds of compilation.
@@ -128,33 +133,54 @@ def _merge_ranges(partial, partial_lse, output, lse, rows, value_dim, splits, SP
     tl.store(lse + at, tl.where(norm == 0, float("-inf"), natural))
 
 
-def fused(query: Tensor, key: Tensor, value: Tensor, words: Tensor, tree_keys: int, prefixes: Tensor, scale: float,
-          *, splits: int, softcap: float | None = None) -> tuple[Tensor, Tensor]:
+def fused(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: list[int], scale: float,
+          softcap: float | None = None, *, splits: int = 0) -> tuple[Tensor, Tensor]:
     """Attention of query [B, Hq, m, d] over key, value [B, Hkv, S, d or dv]: output [B, Hq, m, dv], lse [B, Hq, m].
 
-    words int32 as `SharedMask.words` makes them, [m, w] or [B, m, w]; prefixes int32[B] on the device; splits: ranges
-    of keys.
+    Layers that share the mask make its bits and the lengths once; only the first layer waits for them. splits: ranges
+    of keys; by default as many as fill the GPU.
     """
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query, key, value))
     (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
-    rows, blocks = heads // kv_heads * nodes, batch * kv_heads
+    rows, blocks, tree_keys = heads // kv_heads * nodes, batch * kv_heads, mask.visible.shape[-1]
+    lengths, words = mask.lengths(prefix, query.device), mask.words(query.device)
     tile, keys = tiles(rows, max(dim, value_dim), query.itemsize)
+    splits = splits or splits_for(blocks * triton.cdiv(rows, tile), _slots(query, tile), max(prefix) + tree_keys)
     partial = query.new_empty(blocks, splits, rows, value_dim, dtype=torch.float32)
     partial_lse = query.new_empty(blocks, splits, rows, dtype=torch.float32)
     output, lse = query.new_empty(batch, heads, nodes, value_dim), query.new_empty(query.shape[:3], dtype=torch.float32)
-    a_mask = words.stride(0) if words.dim() == 3 and len(words) > 1 else 0
-    wide_dim, wide_value = (max(16, triton.next_power_of_2(each)) for each in (dim, value_dim))
-    _range_of_keys[blocks, triton.cdiv(rows, tile), splits](
-        query, key, value, words, prefixes, partial, partial_lse,
-        kv_heads, nodes, tree_keys, rows, dim, value_dim, words.stride(-2), a_mask,
-        scale * LOG2_E, (softcap or 0.0) * LOG2_E,
-        *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
-        ROWS=tile, KEYS=keys, DIM=wide_dim, VALUE_DIM=wide_value, GROUP=heads // kv_heads,
-        CAPPED=softcap is not None,
-        num_warps=warps(tile), num_stages=STAGES,
-    )
-    _merge_ranges[(blocks * rows,)](partial, partial_lse, output, lse, rows, value_dim, splits,
-                                    SPLITS=triton.next_power_of_2(splits), VALUE_DIM=wide_value, num_warps=1)
+    mask_stride = words.stride(0) if words.dim() == 3 and len(words) > 1 else 0
+    wide_dim, wide_value = (max(16, triton.next_power_of_2(numbers)) for numbers in (dim, value_dim))
+    with torch.cuda.device_of(query):  # Triton launches on the current device, which need not be theirs
+        _range_of_keys[blocks, triton.cdiv(rows, tile), splits](
+            query, key, value, words, lengths, partial, partial_lse,
+            kv_heads, nodes, tree_keys, rows, dim, value_dim, words.stride(-2), mask_stride,
+            scale * LOG2_E, (softcap or 0.0) * LOG2_E,
+            *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
+            ROWS=tile, KEYS=keys, DIM=wide_dim, VALUE_DIM=wide_value, GROUP=heads // kv_heads,
+            CAPPED=softcap is not None,
+            num_warps=warps(tile), num_stages=STAGES,
+        )
+        _merge_ranges[(blocks * rows,)](partial, partial_lse, output, lse, rows, value_dim, splits,
+                                        SPLITS=triton.next_power_of_2(splits), VALUE_DIM=wide_value, num_warps=1)
     return output, lse
+
+
+def _slots(query: Tensor, tile: int) -> int:
+    """Programs of `tile` rows that the GPU runs at once."""
+    processors = torch.cuda.get_device_properties(query.device).multi_processor_count if query.is_cuda else 1
+    return processors * (2 if tile <= 64 else 1)
+
+
+def splits_for(programs: int, slots: int, keys: int) -> int:
+    """The number of ranges of keys, for `programs` unsplit programs on a GPU that runs `slots` at once.
+
+    The smallest number whose share of busy slots is at least 0.9 of the best number's: the last wave of programs is
+    seldom full, and each range costs a merge (FlashAttention's heuristic for Flash-Decoding).
+    """
+    most = max(1, min(MOST_SPLITS, keys // LEAST_KEYS))
+    busy = [programs * splits / slots / math.ceil(programs * splits / slots) for splits in range(1, most + 1)]
+    return next(splits for splits, share in enumerate(busy, 1) if share >= 0.9 * max(busy))
 
 
 def warps(tile: int) -> int:
