@@ -85,25 +85,14 @@ class Grown:
 class Growth:
     """The base of growth rules: frozen values without state.
 
-    budget: the most draft nodes of a tree. max_depth: the most levels, and so forward passes of the drafter.
+    budget: the most draft nodes of a tree. max_depth: the most levels, and so forward passes of the drafter. A rule
+    also has `width`, the children of an expanded node (fewer if the vocabulary is smaller), its `name` as `trees.named`
+    reads it, and `expand(candidates)`: int64[], the nodes of the deepest level that get children in the next forward
+    pass, in node order; or none.
     """
 
     budget: int
     max_depth: int = DEPTH
-
-    @property
-    def name(self) -> str:
-        """The rule in the form that `trees.named` reads."""
-        raise NotImplementedError(f"{type(self).__name__} does not define name")
-
-    @property
-    def width(self) -> int:
-        """The children of an expanded node (fewer if the vocabulary is smaller)."""
-        return self.budget
-
-    def expand(self, candidates: Candidates) -> np.ndarray:
-        """int64[]: nodes of the deepest level that get children in the next forward pass, in node order; or none."""
-        raise NotImplementedError(f"{type(self).__name__} does not define expand")
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """int64[<= budget]: the draft nodes that the tree keeps."""
@@ -134,29 +123,23 @@ def grow(rule: Growth, children: Callable[[Candidates, np.ndarray], np.ndarray])
 
 @dataclass(frozen=True)
 class Eagle2(Growth):
-    """Expand and rerank (EAGLE-2, Li et al. 2024, section 4): the `children` nodes of a level with the largest reach
-    get `children` children each, and the `budget` candidates with the largest reach are kept.
+    """Expand and rerank (EAGLE-2, Li et al. 2024, section 4): the `width` nodes of a level with the largest reach get
+    `width` children each, and the `budget` candidates with the largest reach are kept; ties go to the shallower node.
 
-    Ties go to the shallower node. If there are few candidates (k + (depth - 1) k^2 for k children), the tree is smaller
-    than its budget.
+    If there are few candidates (width + (depth - 1) width^2), the tree is smaller than its budget.
     """
 
-    children: int = 8
+    width: int = 8
 
     @property
     def name(self) -> str:
         """Its width and depth are its numbers."""
-        return f"eagle2:{self.children},{self.max_depth}@{self.budget}"
-
-    @property
-    def width(self) -> int:
-        """The children of an expanded node."""
-        return self.children
+        return f"eagle2:{self.width},{self.max_depth}@{self.budget}"
 
     def expand(self, candidates: Candidates) -> np.ndarray:
         """The best nodes of the newest level."""
         ordered = candidates.best()
-        return np.sort(ordered[ordered >= candidates.newest][: self.children])
+        return np.sort(ordered[ordered >= candidates.newest][: self.width])
 
 
 @dataclass(frozen=True)
@@ -219,6 +202,11 @@ class BestFirst(Growth):
         if self.costs is not None and len(self.costs.target) <= self.budget:
             raise ValueError(f"the costs cover {len(self.costs.target) - 1} draft nodes, the budget is {self.budget}; "
                              "give the target's cost up to the budget, or a smaller budget")
+
+    @property
+    def width(self) -> int:
+        """The children of an expanded node: as many as the tree could take."""
+        return self.budget
 
     @property
     def name(self) -> str:

@@ -48,10 +48,16 @@ def reach_of(tree: Tree, seed: int, coarse=False) -> float:
                for choice in tree.choices())
 
 
-@settings(deadline=None, max_examples=60)
-@given(SEEDS, st.integers(0, 24), st.integers(1, 6), st.booleans())
-def test_best_first_by_level_is_the_heap_node_by_node(seed, budget, depth, coarse):
-    heap = best_first(partial(chances, seed, coarse=coarse), budget, depth)
+@settings(deadline=None, max_examples=80)
+@given(SEEDS, st.integers(0, 24), st.integers(1, 6), st.booleans(), st.booleans())
+def test_best_first_by_level_is_the_heap_node_by_node(seed, budget, depth, coarse, by_depth):
+    """Over distributions of each node, and over one for all nodes of a depth."""
+    of_node = partial(chances, seed, coarse=coarse)
+    heap = best_first((lambda node: of_node((0,) * len(node))) if by_depth else of_node, budget, depth)
+    if by_depth:
+        assert heap == grow(named(f"ddtree:{depth}@{budget}"), lambda candidates, nodes: np.tile(
+            of_node((0,) * candidates.levels), (len(nodes), 1))).tree
+        return
     tree, taken = level_by_level(named(f"dyspec:{depth}@{budget}"), seed, coarse)
     assert tree == heap, "ties included"
     assert len(taken) <= min(depth, budget), "one forward a level"
@@ -156,17 +162,3 @@ def test_dearer_nodes_and_dearer_levels_give_smaller_trees():
 def test_costs_that_cannot_be_are_refused(target, draft):
     with pytest.raises(ValueError, match="positive times for 0, 1, 2, ... draft nodes"):
         Costs(target, draft)
-
-
-# ---------------------------------------------------------------------------------------------------------- marginals
-
-
-@settings(deadline=None, max_examples=60)
-@given(SEEDS, st.integers(0, 30), st.integers(1, 4), st.integers(1, 6), st.booleans())
-def test_over_marginals_best_first_growth_takes_the_nodes_of_the_heap(seed, budget, depths, ranks, coarse):
-    rng = np.random.default_rng(seed)
-    weights = rng.integers(1, 4, (depths, ranks)) if coarse else rng.exponential(1.0, (depths, ranks))
-    marginals = np.sort(weights / weights.sum(1, keepdims=True), axis=1)[:, ::-1]
-    by_level = grow(named(f"ddtree:{depths}@{budget}"), lambda candidates, nodes: np.tile(
-        marginals[candidates.depth[-1]], (len(nodes), 1)))
-    assert by_level.tree == best_first(lambda node: marginals[len(node)], budget, depths)
