@@ -2,7 +2,6 @@
 adds to each node's logits what its parent's token changes. For the heads see `lib.drafters.heads.marginals`.
 """
 
-from dataclasses import replace
 from operator import attrgetter
 from typing import Iterable, Sequence
 
@@ -10,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters.drafter import Traits, levels_of
+from lib.drafters.drafter import levels_of
 from lib.drafters.filling import PER_DEPTH, PER_PARENT, Filling
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers, embed
-from lib.drafters.heads.marginals import BlockHead
 from lib.lab.processor import one_thread
 from lib.lab.timing import forward
 from lib.trees.growth import Growth
@@ -22,7 +20,6 @@ from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 STARTS = 64  # rounds of a known text that are read in one forward pass
-TRUSTED = ("probabilities", "confidence")
 
 
 class MarginalDrafter(HeadDrafter):
@@ -51,13 +48,12 @@ class MarginalDrafter(HeadDrafter):
         static, gives = isinstance(shape, Tree), PER_DEPTH if self.traits.per_depth else PER_PARENT
         wanted = levels_of(shape, self.head.depth)[0] if static else shape.at_most(self.head.depth)
         filling = Filling(wanted, self.roots, self.proposal, self.temperature, self.asked_probs, self.known, gives)
-        children = self._children if static else self._growing
         while (level := filling.next_level()) is not None:
             if level.depth == 0:
                 self.calls += 1
                 with forward():
                     logits = self._marginals(wanted.max_depth)
-            filling.grow(level, children(logits, level.depth, filling.tokens_of(level)), draws)
+            filling.grow(level, self._children(logits, level.depth, filling.tokens_of(level)), draws)
         self.drafts, _ = filling.drafts()
         return self.drafts
 
@@ -66,10 +62,6 @@ class MarginalDrafter(HeadDrafter):
         logits: `_marginals`.
         """
         return logits[:, depth, None]
-
-    def _growing(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
-        """The same, by which trees grow."""
-        return self._children(logits, depth, tokens)
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
@@ -101,19 +93,10 @@ class MedusaDrafter(MarginalDrafter):
         return self.head.logits(states, self.output).unbind(1)
 
 
-class BlockDrafter(MarginalDrafter):
-    """A block head, whose cache holds keys and values of the features of all tokens before the root, never a block.
-
-    With a selector (DFlash2) each node has a distribution of its own, after its token.
+class DFlashDrafter(MarginalDrafter):
+    """DFlash (arXiv 2602.06036): a block head, whose cache holds keys and values of the features of all tokens before
+    the root, never a block.
     """
-
-    window = property(attrgetter("head.window"))
-
-    @property
-    def traits(self) -> Traits:
-        """Those of its kind; with a selector a node's distribution depends on its token."""
-        traits = super().traits
-        return traits if self.head.candidate_selector is None else replace(traits, per_depth=False)
 
     def _renew_layers(self) -> None:
         self.layers = CachedLayers(self.head.layers, self.head.norm)
@@ -123,24 +106,18 @@ class BlockDrafter(MarginalDrafter):
         slots = pad_sequence([torch.tensor(nodes) for nodes in kept], batch_first=True)
         rows = torch.arange(len(kept))
         with forward():
-            fresh = self.head.read({layer: hidden[layer][rows[:, None], slots] for layer in self.head.reads})
+            fresh = self.head.read({layer: hidden[layer][rows[:, None], slots] for layer in self.head.config.feature_layers})
             self.layers.take(fresh, self.cache)
         self.cache.set_lengths(self.cache.lengths.cpu() + counts)
         self.newest = fresh[rows, counts - 1]
 
     def _marginals(self, depth: int) -> Tensor:
-        """Also keeps `states` [B, D, H], which the output layer reads for each of at most `depth` depths."""
         roots = embed(self.head, self.target, torch.tensor(self.roots, device=self.newest.device))
         sees = self.head.sees()
         offsets = torch.arange(len(sees), device=roots.device)
         states = self.layers(self.head.enter(roots, self.newest), offsets, self.cache, sees)
         self.cache.forget()
-        self.states = self.head.by_depth(states)[:, :depth]
-        return self.head.scaled(self.output(self.states))
-
-    def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
-        own, selector = logits[:, depth, None], self.head.candidate_selector
-        return own if selector is None else selector(own, self.states[:, depth, None], tokens.to(own.device))
+        return self.output(self.head.by_depth(states)[:, :depth])
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         features = self.head.read(hidden)
@@ -148,50 +125,18 @@ class BlockDrafter(MarginalDrafter):
         roots = embed(self.head, self.target, text[start:-1].to(features.device))[None]
         parts = zip(before.split(STARTS), roots.split(STARTS, 1))
         states = torch.cat([self.head.states_along(features, own, part)[0] for part, own in parts])
-        for ahead, logits in enumerate(self.head.scaled(self.output(states)).unbind(1)):
-            if self.head.candidate_selector is not None:
-                before = text[start + ahead : -1].to(logits.device)
-                logits = self.head.candidate_selector(logits[: len(before)], states[: len(before), ahead], before)
-            yield logits
+        return self.output(states).unbind(1)
 
 
-class JetSpecDrafter(BlockDrafter):
-    """JetSpec's head (arXiv 2606.18394): a block that sees backwards alone."""
-
-
-class DSparkDrafter(BlockDrafter):
+class DSparkDrafter(DFlashDrafter):
     """DSpark (arXiv 2607.05147): a block head, whose logits a small product with the parent's token changes at each
     node. So one forward pass serves chains, static trees, and trees that grow by any rule over one distribution per
-    node: parent-conditioned trees (PCTree, arXiv 2608.02123).
-
-    trust: by what trees grow: the head's probabilities, or with "confidence" its estimate of how likely the target
-        accepts a node's best child; the other children share the rest.
+    node.
     """
-
-    def __init__(self, target, head: BlockHead, *, trust: str = TRUSTED[0], proposal: str = "top_k",
-                 temperature: float = 1.0):
-        if trust not in TRUSTED:
-            raise ValueError(f"trust is {trust!r}; choose one of {', '.join(TRUSTED)}")
-        if trust == TRUSTED[1] and head.confidence is None:
-            raise ValueError(f"trust is {trust!r}, but the head has no confidence; leave it out")
-        super().__init__(target, head, proposal=proposal, temperature=temperature)
-        self.trust = trust
 
     @one_thread()
     def _children(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
         return logits[:, depth, None] + self.head.bias(tokens.to(logits.device))
-
-    @one_thread()
-    def _growing(self, logits: Tensor, depth: int, tokens: Tensor) -> Tensor:
-        """With "confidence" the logits of the best children are moved to where their probability is the confidence."""
-        own = self._children(logits, depth, tokens)
-        if self.trust == TRUSTED[0]:
-            return own
-        states = self.states[:, depth, None].expand(-1, tokens.shape[1], -1)
-        sure = self.head.sure(states, tokens.to(own.device)) / self.head.temperatures[depth]
-        best = own.argmax(-1, keepdim=True)
-        rest = own.scatter(-1, best, float("-inf")).logsumexp(-1, keepdim=True)
-        return own.scatter(-1, best, rest + sure[..., None].to(rest.dtype))
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         for ahead, logits in enumerate(super()._ahead(hidden, text, start, depth)):

@@ -75,21 +75,15 @@ DRAFTERS: dict[str, Kind] = {
     "medusa": Kind(
         "lib.drafters.marginals:MedusaDrafter", "heads on the target's last hidden state, one per depth",
         Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="medusa")),
-    "eagle": Kind(
-        "lib.drafters.eagle:EagleDrafter", "a layer that continues the target's last features",
-        Traits(BY_RANKS, grows=True, idle_passes=1, head="eagle")),
     "eagle3": Kind(
-        "lib.drafters.eagle:Eagle3Drafter", "a layer that continues features fused from three of the target's layers",
+        "lib.drafters.eagle3:Eagle3Drafter", "a layer that continues features fused from three of the target's layers",
         Traits(BY_RANKS, grows=True, idle_passes=1, head="eagle3")),
-    "block": Kind(
-        "lib.drafters.marginals:BlockDrafter", "a layer that predicts every depth in one forward pass",
-        Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="block")),
-    "jetspec": Kind(
-        "lib.drafters.marginals:JetSpecDrafter", "a block head whose places see backwards alone",
-        Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="jetspec")),
+    "dflash": Kind(
+        "lib.drafters.marginals:DFlashDrafter", "layers that predict every depth in one forward pass",
+        Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="dflash")),
     "dspark": Kind(
         "lib.drafters.marginals:DSparkDrafter", "a block head, with a bias from each node's parent token",
-        Traits(BY_RANKS, grows=True, one_pass=True, option="trust", head="dspark")),
+        Traits(BY_RANKS, grows=True, one_pass=True, head="dspark")),
     "choosing": Kind(
         "lib.drafters.choosing:ChoosingDrafter", "whichever of several drafters is fastest, or suits the text's length",
         Traits(option="by")),

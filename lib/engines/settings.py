@@ -29,11 +29,10 @@ def is_chain(shape: Tree | Growth) -> bool:
 STEPS, TOP_K, TOKENS = "speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"
 SGLANG_LINE = ("--speculative-algorithm {algorithm} --speculative-draft-model-path {quoted} "
                f"--{STEPS} {{steps}} --{TOP_K} {{top_k}} --{TOKENS} {{with_root}}")
-EAGLES = ("eagle", "eagle3")
-ALGORITHMS = {kind: {"algorithm": kind.upper()} for kind in EAGLES}
+ALGORITHMS = {"eagle3": {"algorithm": "EAGLE3"}}
 SGLANG, SGLANG_CHAIN = "0.5.4 and later; not run here", "SGLang, chain"
 # An EAGLE chain, of which the adaptive mode takes other numbers of steps at other batch sizes, 0 among them.
-ADAPTABLE = rf"(.*algorithm EAGLE3? .*) --{STEPS} \d+ --{TOP_K} 1 --{TOKENS} (\d+)"
+ADAPTABLE = rf"(.*algorithm EAGLE3 .*) --{STEPS} \d+ --{TOP_K} 1 --{TOKENS} (\d+)"
 ADAPTIVE = "adaptive.json"  # the file of its schedule
 
 ENGINES: dict[str, Writer] = {
@@ -49,7 +48,7 @@ ENGINES: dict[str, Writer] = {
     # `total_token` counts the root, `depth` the levels after the first.
     "EAGLE-2, EAGLE-3": Writer(
         DYNAMIC, "EaModel.from_pretrained(use_eagle3={use_eagle3}, ea_model_path={model!r}, total_token={with_root}, "
-        "depth={later}, top_k={top_k})", {kind: {"use_eagle3": kind == "eagle3"} for kind in EAGLES},
+        "depth={later}, top_k={top_k})", {"eagle3": {"use_eagle3": True}},
         "3.0.0; not run here"),
     # `max_total_draft_tokens` leaves out the root, and may be as many as the steps times the top-k.
     "TensorRT-LLM, dynamic tree": Writer(

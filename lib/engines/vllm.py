@@ -30,7 +30,7 @@ from lib.verify.draft import Draft
 # each request by itself, and has no schedule. A custom class is not told the number: our proposer has a schedule.
 CONFIG, NUM_TOKENS, SCHEDULE = "speculative-config", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
 CUSTOM, PROPOSER, ADDITIONAL = "custom_class", "draft_proposer", "additional-config"  # ours, and the option it reads
-SCHEDULED, BY_BATCH = {"draft_model", "eagle", "eagle3", "ngram", CUSTOM}, "0.25 and later"
+SCHEDULED, BY_BATCH = {"draft_model", "eagle3", "ngram", CUSTOM}, "0.25 and later"
 WITHOUT_MEMORY = {"suffix_decoding_max_cached_requests": 0}  # of requests that have ended
 Line = Mapping[str, str]
 
@@ -50,7 +50,7 @@ class Option(Writer):
 WRITERS = {
     "vLLM, chain": Option(
         CHAIN, {}, {"model": {"method": "draft_model"},
-                    **{kind: {"method": kind} for kind in ("eagle", "eagle3", "medusa")}}, "0.15 and later"),
+                    "eagle3": {"method": "eagle3"}, "medusa": {"method": "medusa"}}, "0.15 and later"),
     "vLLM, n-gram": Option(CHAIN, {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1},
                            {"lookup": {"method": "ngram"}}, "0.8 and later", ""),
     "vLLM, suffix": Option(CHAIN, WITHOUT_MEMORY, {"sam": {"method": "suffix"}},

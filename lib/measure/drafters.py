@@ -74,7 +74,7 @@ def heads_of(target: str) -> list[str]:
 
 
 def _head(spec: str) -> str:
-    """The kind of head that a drafter reads: "eagle" of "eagle-wide"; empty without a head."""
+    """The kind of head that a drafter reads: "eagle3" of "eagle3-wide"; empty without a head."""
     kind = spec.partition("-")[0].partition(":")[0]
     return DRAFTERS[kind].traits.head if kind in DRAFTERS else ""
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters.heads.eagle import FeatureHead, continued
+from lib.drafters.heads.eagle3 import Eagle3Head, continued
 from lib.drafters.heads.layers import embed
 from lib.drafters.heads.marginals import MedusaHeads
 from lib.trees import ROOT, growth
@@ -30,7 +30,7 @@ def logits_after(head, target, text: list[int], path: list[int]) -> Tensor | Non
     """A head's logits float[V] after a committed text and a drafted path: a whole forward pass per token; None beyond
     the head's depth, and minus infinity for tokens that it does not draft.
     """
-    if isinstance(head, FeatureHead):
+    if isinstance(head, Eagle3Head):
         logits = eagle_logits(head, target, text, path)
     elif len(path) >= head.depth:
         return None

@@ -7,14 +7,13 @@ from pathlib import Path
 import torch
 
 from lib.drafters import DRAFTERS as REGISTRY
+from lib.drafters.eagle3 import Eagle3Drafter
+from lib.drafters.heads.store import KINDS, NGRAMS, save, settings
+from lib.drafters.marginals import DFlashDrafter, DSparkDrafter, MedusaDrafter
 from lib.drafters.text_drafters import save_tables
 from lib.drafters.text_index import NgramTables
-from lib.drafters.eagle import Eagle3Drafter, EagleDrafter
-from lib.drafters.heads.store import KINDS, NGRAMS, save, settings
-from lib.drafters.marginals import BlockDrafter, DSparkDrafter, JetSpecDrafter, MedusaDrafter
 
-DRAFTERS = {"medusa": MedusaDrafter, "eagle": EagleDrafter, "eagle3": Eagle3Drafter, "block": BlockDrafter,
-            "jetspec": JetSpecDrafter, "dspark": DSparkDrafter}
+DRAFTERS = {"medusa": MedusaDrafter, "eagle3": Eagle3Drafter, "dflash": DFlashDrafter, "dspark": DSparkDrafter}
 
 
 def head(kind: str, target, seed: int = 0, **changed):
@@ -29,7 +28,10 @@ def head(kind: str, target, seed: int = 0, **changed):
             parameter.add_(0.3 * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
     if made.tokens is not None:
         made.tokens.copy_(torch.randperm(config.vocab_size)[: config.draft_vocab_size].sort().values)
-    return made.to(target.dtype).eval()
+    made = made.to(target.dtype).eval()
+    if kind == "dflash":
+        made.mask_embedding = target.get_input_embeddings().weight[config.mask_token_id].detach()
+    return made
 
 
 def tables(vocabulary: int) -> NgramTables:

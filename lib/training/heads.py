@@ -6,21 +6,19 @@ Heads share the target's output layer, and all heads of a training learn from th
 hidden states are not kept. A head learns the same beside others as alone.
 """
 
-from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lib.drafters import heads, vocabulary
-from lib.drafters.heads.eagle import continued, unroll
-from lib.drafters.heads.layers import Head, Unrolled, embed
+from lib.drafters.heads.eagle3 import unroll
+from lib.drafters.heads.layers import Head, embed
 from lib.forward.load import load_pair
 from lib.training import loop, own_text
 from lib.training.own_text import Windows
@@ -30,9 +28,7 @@ CURVE_EVERY = 100  # steps between two points of the held-out curve
 HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the text, and how many of its windows a head is tried on
 DECAY = 0.8  # weight of a depth relative to the one before
 UNROLLED = 4  # depths of EAGLE-3's training-time test
-NOISE = 0.1  # half the width of the uniform noise on EAGLE-1's features (Li et al. 2024, section 3.2)
 STRIDE = 8  # tokens between the starts of a window's blocks
-HEATS, BINS = np.geomspace(0.25, 8.0, 41).tolist(), 10  # temperatures that are tried, and bins of their error
 
 DepthLoss = Callable[[Tensor, int], Tensor]  # (states [..., H] of a depth, the depth from 0) -> its loss
 Draw = Callable[[int], Windows]  # the windows of a step
@@ -75,41 +71,23 @@ def lesson(target, windows: Windows, known: Tensor | None, temperature: float = 
 class HeadLoss:
     """The states of a head by depth, [B, T', H] each, and the places of the text whose next tokens they speak of.
 
-    The loss of a depth is `classification` times the cross-entropy against the target's distribution, plus
-    `regression` times the smooth L1 distance to the target's states, both means over the tokens that are learned; and
-    for DSpark's confidence, which the other parts do not learn from, the cross-entropy against the overlap of head and
-    target.
+    The loss of a depth is the cross-entropy against the target's distribution, a mean over the tokens that are learned.
     """
 
     states: list[Tensor]
     places: list[slice | Tensor]
-    classification: float = 1.0
-    regression: float = 0.0
 
     def logits(self, head: Head, output: Output, lesson: Lesson, state: Tensor, depth: int) -> Tensor:
         """Of a depth, [B, T', K]: the token at a place is the one before the token of which it speaks."""
-        logits, bias = output(state), head.bias(self.before(lesson, depth))
+        logits, bias = output(state), head.bias(lesson.tokens[:, :-1][:, self.places[depth]])
         return logits if bias is None else logits + bias
-
-    def before(self, lesson: Lesson, depth: int) -> Tensor:
-        """The tokens int64[B, T'] before those of which a depth speaks."""
-        return lesson.tokens[:, :-1][:, self.places[depth]]
 
     def by_depth(self, head: Head, output: Output, lesson: Lesson, entropy: Callable) -> DepthLoss:
         """The loss of a depth, for `backward_apart`; entropy: `cross_entropy` or compiled."""
 
         def loss_of(state: Tensor, depth: int) -> Tensor:
-            at = self.places[depth]
-            logits, learned = self.logits(head, output, lesson, state, depth), lesson.learned[:, at]
-            loss = self.classification * entropy(logits, lesson.probs[:, at], learned)
-            if self.regression:
-                apart = F.smooth_l1_loss(state.float(), lesson.hidden[-1][:, at].float(), reduction="none").mean(-1)
-                loss = loss + self.regression * mean(apart, learned)
-            sure = head.sure(state.detach(), self.before(lesson, depth))
-            if sure is not None:
-                loss = loss + mean(F.binary_cross_entropy_with_logits(
-                    sure.float(), overlap(logits.detach(), lesson.probs[:, at]), reduction="none"), learned)
-            return DECAY**depth * loss
+            logits, at = self.logits(head, output, lesson, state, depth), self.places[depth]
+            return DECAY**depth * entropy(logits, lesson.probs[:, at], lesson.learned[:, at])
 
         return loss_of
 
@@ -117,13 +95,6 @@ class HeadLoss:
 def cross_entropy(logits: Tensor, probs: Tensor, learned: Tensor) -> Tensor:
     """Mean cross-entropy, in nats per learned token, of logits [B, T, K] against probs float32[B, T, K]."""
     return mean(-(probs * logits.log_softmax(-1, dtype=torch.float32)).sum(-1), learned)
-
-
-def overlap(logits: Tensor, probs: Tensor) -> Tensor:
-    """The chance [B, T] that the target accepts a sample of the head, of logits and probs [B, T, K]: the sum of the
-    smaller probabilities (Leviathan et al. 2023, theorem 3.5).
-    """
-    return torch.minimum(logits.softmax(-1, dtype=torch.float32), probs).sum(-1).clamp_max(1)
 
 
 def mean(values: Tensor, learned: Tensor) -> Tensor:
@@ -136,16 +107,6 @@ def medusa(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     states = head.states(said.hidden[-1]).unbind(-2)
     return HeadLoss([state[:, : state.shape[1] - 1 - depth] for depth, state in enumerate(states)],
                     [slice(depth + 1, None) for depth in range(len(states))])
-
-
-def eagle(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
-    """EAGLE-1: one step, from features with uniform noise to the next features (Li et al. 2024, section 3.2)."""
-    features = said.hidden[-1]
-    noise = torch.rand(features.shape, generator=generator).to(features)
-    entries = (features + NOISE * (2 * noise - 1))[:, :-1]
-    place = torch.arange(entries.shape[1], device=entries.device)[None]
-    continuation = continued(head, entries, embed(head, target, said.tokens[:, 1:-1]), place, Unrolled())
-    return HeadLoss([head.states(continuation)], [slice(1, None)], classification=0.1, regression=1.0)
 
 
 def unrolled(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
@@ -169,8 +130,7 @@ def block(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
     return HeadLoss(list(states.unbind(2)), [before + depth for depth in range(head.depth)])
 
 
-LOSSES = {"medusa": medusa, "eagle": eagle, "eagle3": unrolled, "block": block, "jetspec": block, "dspark": block}
-HELD_OUT_LOSSES = {**LOSSES, "eagle": unrolled}  # on held-out text: by depth, as the head drafts
+LOSSES = {"medusa": medusa, "eagle3": unrolled, "dflash": block, "dspark": block}
 
 
 def backward_apart(states: Sequence[Tensor], loss_of: DepthLoss) -> Tensor:
@@ -210,8 +170,6 @@ def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Tra
     trained = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
     train(trained, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
     for kind, head in trained.items():
-        if getattr(head, "confidence", None) is not None:
-            calibrate(head, pair.target, held_out)
         heads.save(head, folder / "heads" / name / kind)
     return trained
 
@@ -222,6 +180,8 @@ def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
     head = heads.KINDS[kind](heads.settings(kind, target.config, None if known is None else len(known)))
     if known is not None:
         head.tokens.copy_(known)
+    if kind == "dflash":
+        head.mask_embedding = embed(head, target, torch.tensor(head.config.mask_token_id, device=target.device)).detach()
     return head
 
 
@@ -248,10 +208,6 @@ def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.TrainingPl
     compiled: whether the softmax over the vocabulary is fused, which halves a step of several depths on a CPU.
     """
     heat = plan.temperature
-    sure = [kind for kind, head in trained.items() if getattr(head, "confidence", None) is not None]
-    if heat != 1 and sure:
-        raise ValueError(f"temperature is {heat}, but {', '.join(sure)} learns its confidence from probabilities at 1; "
-                         "leave it out, or train another kind")
     fused = torch.compile(cross_entropy, dynamic=True) if compiled else cross_entropy
 
     def entropy(logits: Tensor, probs: Tensor, learned: Tensor) -> Tensor:
@@ -299,7 +255,7 @@ def evaluate(trained: Mapping[str, Head], target, held_out: Mapping[str, Windows
             said = lesson(target, windows.to(target.device), known)
         for kind, head in trained.items():
             with loop.autocast(target.device):
-                by_depth = HELD_OUT_LOSSES[kind](head, target, said, torch.Generator().manual_seed(0))
+                by_depth = LOSSES[kind](head, target, said, torch.Generator().manual_seed(0))
             for depth, (state, at) in enumerate(zip(by_depth.states, by_depth.places)):
                 with loop.autocast(target.device):
                     logits = by_depth.logits(head, output, said, state, depth)
@@ -309,39 +265,6 @@ def evaluate(trained: Mapping[str, Head], target, held_out: Mapping[str, Windows
                     kind=text, depth=depth + 1, nats=round(cross_entropy(logits, said.probs[:, at], learned).item(), 4),
                     agreement=round(mean(agree.float(), learned).item(), 4), tokens=int(learned.sum())))
     return {kind: pd.DataFrame(of_kind) for kind, of_kind in rows.items()}
-
-
-@torch.no_grad()
-def calibrate(head: Head, target, held_out: Mapping[str, Windows]) -> None:
-    """Sets the temperatures of a head's confidence, one for each depth from the first on, so that the product of
-    chances up to a depth is as often right as it says on held-out text (DSpark, arXiv 2607.05147: sequential
-    temperature scaling): the head's favourites are the target's.
-    """
-    output, logits, right = output_of(target, head.tokens), defaultdict(list), defaultdict(list)
-    for windows in held_out.values():
-        said = lesson(target, windows.to(target.device), head.tokens)
-        loss = block(head, target, said, torch.Generator().manual_seed(0))
-        for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
-            favourite = loss.logits(head, output, said, state, depth).argmax(-1)
-            hit = (favourite if head.tokens is None else head.tokens[favourite]) == said.favourite[:, at]
-            learned = said.learned[:, loss.places[-1]].flatten()  # blocks that end in learned text
-            logits[depth].append(head.sure(state, loss.before(said, depth)).flatten()[learned])
-            right[depth].append(hit.flatten()[learned])
-    chance = survived = 1.0
-    for depth in range(head.depth):
-        sure, survived = torch.cat(logits[depth]), survived * torch.cat(right[depth]).float()
-        errors = [calibration_error(chance * (sure / heat).sigmoid(), survived) for heat in HEATS]
-        head.temperatures[depth] = HEATS[int(np.argmin(errors))]
-        chance = chance * (sure / head.temperatures[depth]).sigmoid()
-
-
-def calibration_error(chances: Tensor, happened: Tensor) -> float:
-    """The expected calibration error of float[N] chances: the mean distance of their mean and of how often it happened,
-    0 or 1 each, in ten bins of as many (Guo et al. 2017).
-    """
-    bins = [(chances[part].mean() - happened[part].mean()).abs() * len(part)
-            for part in chances.argsort().tensor_split(BINS)]
-    return float(sum(bins) / len(chances))
 
 
 def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:

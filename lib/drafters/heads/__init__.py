@@ -1,13 +1,13 @@
 """Heads: small modules that read the target's hidden states, and the files that hold them.
 
-Start at `published` (`load`) and `store` (the files of this project); `eagle` and `marginals` are the modules.
+Start at `published` (`load`) and `store` (the files of this project); `eagle3` and `marginals` are the modules.
 """
 
 from lib import lazy_exports
 
 __getattr__, __all__ = lazy_exports(
     __name__,
-    eagle=("Eagle3Head", "EagleHead", "FeatureHead"),
+    eagle3=("Eagle3Head",),
     marginals=("BlockHead", "MedusaHeads"),
     published=("load",),
     store=("KINDS", "check_folder_of", "folder_of", "made_for", "save", "settings"),

@@ -2,7 +2,7 @@
 text in one forward pass.
 """
 
-from typing import Callable, ClassVar, Sequence
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -45,10 +45,6 @@ class Head(nn.Module):
 
     def bias(self, before: Tensor) -> Tensor | None:
         """What the tokens int64[...] before add to the logits, [..., K]; None for nothing."""
-        return None
-
-    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
-        """The logit of the chance that the target accepts the head's token; None where it does not say."""
         return None
 
 
@@ -96,30 +92,24 @@ class HeadAttention(nn.Module):
 
     def _heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         heads = x.unflatten(-1, (-1, self.head_dim))
-        return (heads if norm is None else norm(heads)).transpose(1, 2)
+        return (heads if norm is None else norm(heads).to(heads.dtype)).transpose(1, 2)  # in autocast a norm gives float32
 
 
 class HeadLayer(nn.Module):
-    """A Llama layer whose attention reads an input of its own, of any width; without one, the layer's input.
-
-    in_cpp: whether `NativeBlocks` can have its forward pass.
-    """
-
-    in_cpp: ClassVar[bool] = True
+    """A Llama layer whose attention may read another input than the layer's, of any width."""
 
     def __init__(self, config, inputs: int):
         super().__init__()
+        self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.self_attn = HeadAttention(config, inputs)
         self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.mlp = LlamaMLP(config)
 
-    def reads(self, x: Tensor) -> Tensor:
-        """The input of attention, from the layer's input [B, T, H]: here the same."""
-        return x
-
     def forward(self, x: Tensor, positions: Tensor, attend: Attend, read: Tensor | None = None) -> Tensor:
-        """x [B, T, H] at positions int64[B or 1, T] to [B, T, H]; read [B, T, inputs]: the input of attention."""
-        x = x + self.self_attn(self.reads(x) if read is None else read, positions, attend)
+        """x [B, T, H] at positions int64[B or 1, T] to [B, T, H]; read [B, T, inputs]: the input of attention, by
+        default the normed x.
+        """
+        x = x + self.self_attn(self.input_layernorm(x) if read is None else read, positions, attend)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -131,8 +121,7 @@ class CachedLayers:
 
     def __init__(self, layers: Sequence[HeadLayer], norm: nn.Module | None = None):
         self.layers, self.norm, rotary = layers, norm, layers[0].self_attn.rotary
-        unknown = not all(layer.in_cpp for layer in layers)
-        self.native = None if unknown or refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
+        self.native = None if refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
 
     def __call__(self, x: Tensor, offsets: Tensor, cache: TreeCache, mask: Tensor | None,
                  read: Tensor | None = None) -> Tensor:

@@ -57,103 +57,61 @@ class MedusaHeads(Head):
         return torch.stack([own(states[..., k, :]) for k, own in zip(range(states.shape[-2]), self.outputs)], dim=-2)
 
 
-class BlockLayer(HeadLayer):
-    """An ordinary Llama layer; the caller's `Attend` decides what it attends to besides the block."""
-
-    def __init__(self, config):
-        super().__init__(config, config.hidden_size)
-        self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-
-    def reads(self, x: Tensor) -> Tensor:
-        """The input of attention: the normed input of the layer."""
-        return self.input_layernorm(x)
-
-
 class BlockHead(Head):
-    """Predicts all depths in one forward pass (DFlash's idea, without diffusion steps).
+    """Predicts all depths in one forward pass: DFlash's head (arXiv 2602.06036) and DSpark's (arXiv 2607.05147).
 
-    Its block is the root's embedding and learned ones for the places after it. It attends to itself, in both directions
-    or (config.causal) backwards alone, as JetSpec's head does (arXiv 2606.18394), and to the target's fused features of
-    all tokens before the root. With a `markov` part it is DSpark's semi-autoregressive head (arXiv 2607.05147): of the
-    token x before depth k, p_k(v) is proportional to exp(U_k(v) + B(x, v)), where U_k are the block's logits.
-    config: a LlamaConfig with feature_layers (indices into the target's hidden states), block_size (depths D), and for
-    the last markov_rank and, for `sure`, confidence.
+    Its block is the root's embedding and, for the places after it, that of a mask token. It attends to itself, in both
+    directions, and to the target's fused features of all tokens before the root. A place of DFlash's block predicts its
+    own token, and the root's place nothing; one of DSpark's (config.shifted) the token after its own. With a `markov`
+    part, DSpark's, p_k(v) at depth k after a token x is proportional to exp(U_k(v) + B(x, v)), where U_k are the
+    block's logits.
+
+    config: a LlamaConfig with feature_layers (indices into the target's hidden states), block_size (places P),
+    qk_norm, shifted, markov_rank, and learned_places: the places after the root have learned embeddings, and the newest
+    feature is added to all, as in the head that ships.
+    mask_embedding: float[H], that of the mask token, config.mask_token_id.
     """
 
     def __init__(self, config):
         super().__init__(config)
         self.fc = nn.Linear(len(config.feature_layers) * config.hidden_size, config.hidden_size, bias=False)
         self.feature_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.place_embeddings = nn.Parameter(0.02 * torch.randn(config.block_size - 1, config.hidden_size))
-        self.layers = nn.ModuleList(BlockLayer(config) for _ in range(config.num_hidden_layers))
+        self.place_embeddings = None
+        if getattr(config, "learned_places", False):
+            self.place_embeddings = nn.Parameter(0.02 * torch.randn(config.block_size - 1, config.hidden_size))
+        self.register_buffer("mask_embedding", torch.zeros(config.hidden_size), persistent=False)
+        self.layers = nn.ModuleList(HeadLayer(config, config.hidden_size) for _ in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.markov = Markov(config) if getattr(config, "markov_rank", 0) else None
-        self.confidence = self.candidate_selector = None
-        if getattr(config, "confidence", False):
-            self.confidence = nn.Linear(config.hidden_size + config.markov_rank, 1)
-            self.register_buffer("temperatures", torch.ones(config.block_size))
 
     @property
     def depth(self) -> int:
         """D: depths ahead that the head predicts."""
-        return self.config.block_size - (not self.shifted)
-
-    @property
-    def shifted(self) -> bool:
-        """Whether a place predicts the token after its own; else it predicts its own, and the root's place nothing."""
-        return getattr(self.config, "shifted", True)
-
-    @property
-    def window(self) -> int | None:
-        """The longest text of which all places of a block see everything; None without a limit."""
-        sliding = getattr(self.config, "sliding_window", None)
-        return max(1, sliding - self.config.block_size) if sliding else None
-
-    def scaled(self, logits: Tensor) -> Tensor:
-        """The logits of the output layer, multiplied and capped as the config says."""
-        if multiplier := getattr(self.config, "output_multiplier", None):
-            logits = logits * multiplier
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return (logits / cap).tanh() * cap if cap else logits
+        return self.config.block_size - (not self.config.shifted)
 
     def bias(self, before: Tensor) -> Tensor | None:
         """What the tokens int64[...] before add to the logits, [..., K]; None without a `markov` part."""
         return None if self.markov is None else self.markov(before, self.tokens)
 
-    def sure(self, states: Tensor, before: Tensor) -> Tensor | None:
-        """The logit [...] of the chance that the target accepts the head's token after the tokens int64[...] before,
-        from the states [..., H] that predict it (DSpark's confidence); None without such a part.
-        """
-        if self.confidence is None:
-            return None
-        return self.confidence(torch.cat([states, self.markov.embedded(before, self.tokens)], dim=-1))[..., 0]
-
-    @property
-    def reads(self) -> set[int]:
-        """The hidden states that `read` takes."""
-        return set(self.config.feature_layers)
-
     def sees(self) -> Tensor:
-        """bool[P, P]: the places of its block that each of its P places attends to."""
+        """bool[P, P]: the places of its block that each of its P places attends to, which are all."""
         size = self.config.block_size
-        every = torch.ones(size, size, dtype=torch.bool, device=self.fc.weight.device)
-        return every.tril() if getattr(self.config, "causal", False) else every
+        return torch.ones(size, size, dtype=torch.bool, device=self.fc.weight.device)
 
     def read(self, hidden_states: Sequence[Tensor] | Mapping[int, Tensor]) -> Tensor:
         """The fused and normed features [B, T, H]; hidden states by their index."""
         return self.feature_norm(self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], -1)))
 
     def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
-        """The block's inputs [..., P, H], of root embeddings and the features of the tokens before them, [..., H].
-
-        The newest feature is added to every place: one layer needs it on its residual path.
-        """
-        places = self.place_embeddings.expand(*roots.shape[:-1], -1, -1)
-        return torch.cat([roots[..., None, :], places], dim=-2) + newest[..., None, :]
+        """The block's inputs [..., P, H], of root embeddings and the features of the tokens before them, [..., H]."""
+        masks = self.mask_embedding.expand(self.config.block_size - 1, -1)
+        places = masks if self.place_embeddings is None else self.place_embeddings
+        block = torch.cat([roots[..., None, :], places.expand(*roots.shape[:-1], -1, -1)], dim=-2)
+        return block if self.place_embeddings is None else block + newest[..., None, :]
 
     def by_depth(self, states: Tensor) -> Tensor:
         """The states [..., D, H] that predict depths 1 .. D, of those of all places [..., P, H]."""
-        return states if self.shifted else states[..., 1:, :]
+        return states if self.config.shifted else states[..., 1:, :]
 
     def states_along(self, features: Tensor, roots: Tensor, before: Tensor) -> Tensor:
         """The blocks of S rounds that start along known texts, in one forward: [B, S, D, H].
@@ -166,10 +124,7 @@ class BlockHead(Head):
         place = torch.arange(length, device=features.device)[None]
         own = torch.arange(count, device=features.device).repeat_interleave(len(sees))
         positions = (before[:, None] + torch.arange(len(sees), device=features.device)).flatten()[None]
-        text = place < before[own, None]
-        if sliding := getattr(self.config, "sliding_window", None):
-            text &= positions.mT - place < sliding
-        mask = torch.cat([text, torch.block_diag(*[sees] * count)], dim=1)
+        mask = torch.cat([place < before[own, None], torch.block_diag(*[sees] * count)], dim=1)
         angles = self.layers[0].self_attn.rotary(features, place)
         for layer in self.layers:
             block = layer(block, positions, after(layer.self_attn.context(features, *angles), mask))
@@ -202,27 +157,6 @@ class Markov(nn.Module):
             row = torch.searchsorted(tokens, before).clamp_max(len(tokens) - 1)
             before = row.where(tokens[row] == before, len(tokens))
         return self.embed(before)
-
-
-class DFlashHead(BlockHead):
-    """A block head as DFlash's, JetSpec's and DSpark's authors publish them: the places after the root have the
-    embedding of a mask token, queries and keys are normed, and the newest feature is not added.
-
-    mask_embedding float[H]: that of the mask token. config.shifted: as in DSpark's (see `shifted`).
-    config.sliding_window: a place attends to that many positions, its own the last; None for all.
-    config.input_embedding_scale, output_multiplier and final_logit_softcapping: as of Gemma's and other targets.
-    """
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.place_embeddings = None
-        self.register_buffer("mask_embedding", torch.zeros(config.hidden_size), persistent=False)
-
-    def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
-        """The block's inputs [..., P, H]: root embeddings [..., H], and the mask's at the other places."""
-        masks = self.mask_embedding.expand(*roots.shape[:-1], self.config.block_size - 1, -1)
-        scale = getattr(self.config, "input_embedding_scale", None) or 1
-        return torch.cat([roots[..., None, :], masks], dim=-2) * scale
 
 
 def after(context: tuple[Tensor, Tensor], mask: Tensor) -> Attend:

@@ -1,4 +1,4 @@
-"""A static tree filled by an EAGLE head in one call of C++ (`fill_head.h`), where this machine can run it."""
+"""A static tree filled by an EAGLE-3 head in one call of C++ (`fill_head.h`), where this machine can run it."""
 
 import ctypes
 from ctypes import c_int64, c_void_p
@@ -7,11 +7,10 @@ from typing import Sequence
 import torch
 from torch import Tensor, nn
 
-from lib.drafters.heads.eagle import Eagle3Head, FeatureHead
+from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.forward.native import Levels, NativeBlocks, refusal
-from lib.forward.packed import panels_of
 from lib.kernels import build
-from lib.kernels.products import NAMES, Matrix, matrix_of, start_of, weights_refusal
+from lib.kernels.products import NAMES, Matrix, start_of, weights_refusal
 from lib.models.cache import TreeCache
 
 
@@ -21,7 +20,7 @@ class Fusion(ctypes.Structure):
     _fields_ = [("join", Matrix), ("embedded_norm", c_void_p), ("state_norm", c_void_p), ("normed_residual", c_int64)]
 
 
-def head_fill(head: FeatureHead, output: nn.Module, embedding: nn.Module) -> "HeadFill | None":
+def head_fill(head: Eagle3Head, output: nn.Module, embedding: nn.Module) -> "HeadFill | None":
     """For a head with an output layer and an embedding, where this machine and the modules allow it, and the next
     feature is the layer's own output.
     """
@@ -39,16 +38,11 @@ class HeadFill(NativeBlocks):
     An object serves one call at a time.
     """
 
-    def __init__(self, head: FeatureHead, output: nn.Linear, embedding: nn.Embedding):
-        norm = getattr(head, "norm", None)
-        super().__init__([head.layer], head.layer.self_attn.rotary, norm, output, embedding)
+    def __init__(self, head: Eagle3Head, output: nn.Linear, embedding: nn.Embedding):
+        super().__init__([head.layer], head.layer.self_attn.rotary, head.norm, output, embedding)
         self.head = head
-        if isinstance(head, Eagle3Head):
-            normed = bool(getattr(head.config, "norm_before_residual", False))
-            self.fusion = Fusion(Matrix(), start_of(head.layer.input_layernorm.weight),
-                                 start_of(head.layer.hidden_norm.weight), normed)
-        else:
-            self.fusion = Fusion(matrix_of(head.fc.weight, head.fc.bias, panels_of(head.fc)), None, None, 0)
+        normed = bool(getattr(head.config, "norm_before_residual", False))
+        self.fusion = Fusion(Matrix(), start_of(head.layer.input_layernorm.weight), start_of(head.layer.hidden_norm.weight), normed)
         self.run_head = getattr(build.library(), f"fill_head_{NAMES[self.like.dtype]}")
 
     def fill_after(self, states: Tensor, roots: Sequence[int], cache: TreeCache, levels: Levels, choices: int,

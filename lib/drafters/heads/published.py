@@ -4,20 +4,15 @@ Medusa's tensors are "HEAD.BLOCK.linear.weight" and ".bias", and "HEAD.BLOCKS.we
 after the blocks comes the head's own output layer, which heads of the layout's version "2" leave out, as they share the
 target's. Repositories that hold a whole model put "medusa_head." before these names.
 
-EAGLE's have a Llama config.json, and tensors under the names of `lib.drafters.heads.eagle`. The first generation has
-`fc`, `layers.0` without its first norm, and a copy of the target's `embed_tokens`. The third has `fc`, `midlayer`,
-`norm`, `lm_head` over a draft vocabulary with its maps `d2t` and `t2d`, and sometimes `embed_tokens`. EAGLE-3.1 adds
-`norm_output` to its config.json and `fc_norm.0`, `fc_norm.1` and so on to its tensors, or `input_norm`. In the form
-that vLLM's speculators write, `midlayer` is called `layers.0`, and the layer's sizes are nested in
-`transformer_layer_config`; some makers put "model." before all but `lm_head` and the maps.
+EAGLE-3's have a Llama config.json; tensors `fc`, `midlayer`, `norm`, `lm_head` over a draft vocabulary with its maps `d2t`
+and `t2d`, and sometimes `embed_tokens`. EAGLE-3.1 adds `norm_output` to its config.json and `fc_norm.0`, `fc_norm.1` and
+so on to its tensors, or `input_norm`. In the form that vLLM's speculators write, `midlayer` is called `layers.0`, and the
+layer's sizes are nested in `transformer_layer_config`; some makers put "model." before all but `lm_head` and the maps.
 
-DFlash's (kind "block") have a Qwen3 config.json with `block_size` and `dflash_config`: target_layer_ids, whose outputs
-they read, and mask_token_id; tensors `fc`, `hidden_norm`, `layers.N` and `norm`. JetSpec's are the same with
-`causal_head`. DSpark's (DeepSpec) name layers and mask at the top level, and add `markov_head.markov_w1` and `_w2`, and
-`confidence_head.proj`, which is taken where it reads the token before. Speculators nest the layer's sizes, name the
-states that they read in aux_hidden_state_layer_ids, counted one further, and may have `lm_head` over a draft
-vocabulary. DFlash2's have all of DFlash's, `layers.N.attention_conv`, `layers.N.mlp_conv` and `candidate_selector`, and
-their sizes beside target_layer_ids.
+DFlash's have a Qwen3 config.json with `block_size` and `dflash_config`: target_layer_ids, whose outputs they read, and
+mask_token_id; tensors `fc`, `hidden_norm`, `layers.N` and `norm`. DSpark's (DeepSpec) name layers and mask at the top
+level, and add `markov_head.markov_w1` and `_w2`. Speculators nest the layer's sizes, name the states that they read in
+aux_hidden_state_layer_ids, counted one further, and may have `lm_head` over a draft vocabulary.
 """
 
 import re
@@ -28,10 +23,9 @@ from huggingface_hub import snapshot_download
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from lib.drafters.heads.dflash2 import DFlash2Head
-from lib.drafters.heads.eagle import Eagle3Head, EagleHead
+from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.drafters.heads.layers import embed
-from lib.drafters.heads.marginals import DFlashHead, MedusaHeads
+from lib.drafters.heads.marginals import BlockHead, MedusaHeads
 from lib.drafters.heads.store import AGAIN, HeadFiles
 from lib.forward.packed import pack
 from lib.models import checks
@@ -40,8 +34,8 @@ READ = ("config.json", "*.safetensors")
 PREFIX = "medusa_head."
 NESTED = "transformer_layer_config"
 FEATURES = "eagle_aux_hidden_state_layer_ids"
-DFLASH2 = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
-SCALES = ("input_embedding_scale", "output_multiplier", "final_logit_softcapping")  # of DFlash and DFlash2
+VARIANTS = ("causal_head", "is_causal", "draft_shift", "input_embedding_scale", "output_multiplier", "sliding_window",
+            "final_logit_softcapping", "conv_kernel_size", "selector_rank")  # settings of block heads that are not read
 FLAGS = ("norm_before_residual", "norm_output", "fc_norm", "norm_before_fc")  # of EAGLE-3
 
 
@@ -50,8 +44,7 @@ def load(kind: str, where: str | Path, target) -> nn.Module:
 
     where: a folder, or a hub id with "@REVISION" if wanted. ValueError says what is missing, unexpected or unreadable.
     """
-    layouts = {"medusa": load_medusa, "eagle": load_eagle, "eagle3": load_eagle3, "block": load_dflash,
-               "jetspec": load_dflash, "dspark": load_dspark}
+    layouts = {"medusa": load_medusa, "eagle3": load_eagle3, "dflash": load_dflash, "dspark": load_dspark}
     folder = folder_of(where)
     files = HeadFiles(where, folder, target)
     try:
@@ -61,7 +54,7 @@ def load(kind: str, where: str | Path, target) -> nn.Module:
                           ) from error
     head.name_or_path = str(folder)
     head = head.to(device=target.device, dtype=target.dtype).eval()
-    if isinstance(head, DFlashHead):
+    if isinstance(head, BlockHead) and head.place_embeddings is None:
         mask = torch.tensor(head.config.mask_token_id, device=target.device)
         head.mask_embedding = embed(head, target, mask).detach()
     return pack(head)
@@ -93,15 +86,6 @@ def load_medusa(files: HeadFiles) -> nn.Module:
     return files.head(MedusaHeads, config, tensors, published_name)
 
 
-def load_eagle(files: HeadFiles) -> nn.Module:
-    """An EAGLE-1 head."""
-    config = _sizes(files, files.settings, files.tensors, kind="eagle", bias=files.settings.get("bias", True))
-    if config.num_hidden_layers != 1:
-        raise ValueError(f"{files.where} has {config.num_hidden_layers} layers; EAGLE heads of one layer are read here")
-    files.check_fits(config.hidden_size, config.vocab_size)
-    return files.head(EagleHead, config, files.tensors)
-
-
 def load_eagle3(files: HeadFiles) -> nn.Module:
     """An EAGLE-3 head. ValueError also for features that the target has not or transformers does not give, and where
     `t2d` and `d2t` contradict one another.
@@ -129,20 +113,16 @@ def load_eagle3(files: HeadFiles) -> nn.Module:
     return files.head(Eagle3Head, config, _drafting(files, config, tensors))
 
 
-def load_dflash(files: HeadFiles) -> DFlashHead:
-    """A DFlash, DFlash2 or JetSpec head. ValueError also for layers or a mask token that the target has not."""
+def load_dflash(files: HeadFiles) -> BlockHead:
+    """A DFlash head. ValueError also for layers or a mask token that the target has not."""
     inner = files.settings.get("dflash_config") or {}
-    held = {**files.settings, **inner}
-    more = {name: held[name] for name in ("mask_token_id", "block_size", *SCALES, *DFLASH2) if name in held}
-    if wrong := [name for name in SCALES if type(more.get(name) or 1) not in (int, float)]:
-        raise files.wrong(f"has {wrong[0]} {more[wrong[0]]!r}, no number")
-    more |= {"kind": "block", "causal": bool(inner.get("causal_head")), "shifted": bool(inner.get("draft_shift"))}
-    return _load_block(files, files.tensors, inner.get("target_layer_ids"), more)
+    more = {name: inner[name] for name in ("mask_token_id", "block_size") if name in inner}
+    return _load_block(files, files.tensors, inner, more | {"kind": "dflash", "shifted": False})
 
 
-def load_dspark(files: HeadFiles) -> DFlashHead:
-    """A DSpark head as DeepSpec writes it. ValueError also for another sequential part than a low-rank bias, and for
-    the form of other makers, whose places predict other tokens.
+def load_dspark(files: HeadFiles) -> BlockHead:
+    """A DSpark head as DeepSpec writes it, without its confidence. ValueError also for another sequential part than a
+    low-rank bias, and for the form of other makers, whose places predict other tokens.
     """
     settings = files.settings
     if "speculators_model_type" in settings:
@@ -150,30 +130,25 @@ def load_dspark(files: HeadFiles) -> DFlashHead:
                          "as DeepSpec writes it")
     if (made := settings.get("markov_head_type", "vanilla")) != "vanilla":
         raise files.wrong(f"has markov_head_type {made!r}", "heads with 'vanilla' are read here")
-    files.check_counts(settings, "markov_rank", "block_size")
+    files.check_counts(settings, "markov_rank")
     if "markov_rank" not in settings:
-        raise files.wrong("names no markov_rank, which a DSpark head has", f"{AGAIN}, or load a DFlash head as 'block'")
-    confident = bool(settings.get("enable_confidence_head") and settings.get("confidence_head_with_markov"))
-    named = {"markov_head.markov_w1": "markov.embed", "markov_head.markov_w2": "markov.head"}
-    named |= {"confidence_head.proj": "confidence"} if confident else {}
-    renamed = {}
-    for name, tensor in files.tensors.items():
-        part, _, last = name.rpartition(".")
-        if part in named or not part.startswith("confidence_head"):
-            renamed[f"{named[part]}.{last}" if part in named else name] = tensor
-    if confident:
-        renamed["temperatures"] = torch.ones(settings["block_size"])
-    return _load_block(files, renamed, settings.get("target_layer_ids"),
-                       {"kind": "dspark", "shifted": True, "markov_of_all": True, "confidence": confident})
+        raise files.wrong("names no markov_rank, which a DSpark head has", f"{AGAIN}, or load a DFlash head as 'dflash'")
+    renamed = {name.replace("markov_head.markov_w1.", "markov.embed.").replace("markov_head.markov_w2.", "markov.head."):
+               tensor for name, tensor in files.tensors.items() if not name.startswith("confidence_head")}
+    return _load_block(files, renamed, settings, {"kind": "dspark", "shifted": True, "markov_of_all": True})
 
 
-def _load_block(files: HeadFiles, tensors: dict[str, Tensor], layers: object, more: dict) -> DFlashHead:
-    """layers: those of the target whose outputs are read, None where the speculators' list of hidden states stands."""
-    settings, second = {**(files.settings.get(NESTED) or {}), **files.settings}, set(DFLASH2) & more.keys()
+def _load_block(files: HeadFiles, tensors: dict[str, Tensor], inner: dict, more: dict) -> BlockHead:
+    """inner: the settings that name the layers of the target whose outputs are read; where they do not, the
+    speculators' list of hidden states stands.
+    """
+    settings = {**(files.settings.get(NESTED) or {}), **files.settings}
+    if variant := [name for name in VARIANTS if inner.get(name) or settings.get(name)]:
+        raise files.wrong(f"has {variant[0]}, which is not read here", "take a DFlash or DSpark head without it")
+    layers = inner.get("target_layer_ids")
     states = settings.get("aux_hidden_state_layer_ids") if layers is None else [layer + 1 for layer in layers]
     if not states:
-        raise files.wrong("names no layers of the target", "it is not that of a DFlash, JetSpec or DSpark head")
-    more |= _seen(files, settings, more.get("causal", False))
+        raise files.wrong("names no layers of the target", "it is not that of a DFlash or DSpark head")
     config = _sizes(files, settings, tensors, qk_norm=True, own_output="lm_head.weight" in tensors,
                     feature_layers=states, **more)
     files.check_counts({"block_size": getattr(config, "block_size", None)}, "block_size")
@@ -181,36 +156,9 @@ def _load_block(files: HeadFiles, tensors: dict[str, Tensor], layers: object, mo
     mask = getattr(config, "mask_token_id", None)
     if type(mask) is not int or not 0 <= mask < config.vocab_size:
         raise files.wrong(f"has mask_token_id {mask!r}, which is none of the {config.vocab_size} tokens")
-    tensors = {re.sub(r"_codebook\.weight$", "_codebook", re.sub(r"^hidden_norm\.", "feature_norm.", name)): tensor
+    tensors = {re.sub(r"^hidden_norm\.", "feature_norm.", name): tensor
                for name, tensor in _drafting(files, config, tensors).items()}
-    if not second:
-        return files.head(DFlashHead, config, tensors)
-    if missing := [name for name in DFLASH2 if not hasattr(config, name)]:
-        raise files.wrong(f"lacks {', '.join(missing)}, which a DFlash2 head has")
-    files.check_counts({name: getattr(config, name) for name in DFLASH2}, *DFLASH2)
-    if config.hidden_size % config.conv_group_size:
-        raise files.wrong(f"has conv_group_size {config.conv_group_size}, which does not divide hidden_size "
-                          f"{config.hidden_size}")
-    if config.draft_vocab_size:
-        raise ValueError(f"{files.where} is a DFlash2 head that drafts {config.draft_vocab_size} of "
-                         f"{config.vocab_size} tokens; take one that drafts all, as its authors' do")
-    return files.head(DFlash2Head, config, tensors)
-
-
-def _seen(files: HeadFiles, settings: dict, causal: bool) -> dict[str, object]:
-    """What the layers of a block head attend to: causal and sliding_window. ValueError where that differs among them.
-
-    As in z-lab's code, layers with a window see backwards alone where the config says nothing of it.
-    """
-    windows = {kind == "sliding_attention" for kind in settings.get("layer_types") or ()}
-    if True not in windows:
-        return {"causal": causal or settings.get("is_causal") is True, "sliding_window": None}
-    told = settings.get("is_causal")
-    if len(windows) > 1 and told is None and not causal:
-        raise files.wrong("has layers with a sliding window, which see backwards alone, beside others that do not",
-                          "take a head whose layers are alike, or whose config has is_causal")
-    files.check_counts({"sliding_window": settings.get("sliding_window")}, "sliding_window")
-    return {"causal": causal or told is not False, "sliding_window": settings["sliding_window"]}
+    return files.head(BlockHead, config, tensors)
 
 
 def feature_layers(settings: dict, target_config) -> list[int]:

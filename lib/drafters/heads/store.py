@@ -11,21 +11,21 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from lib.drafters.heads.eagle import Eagle3Head, EagleHead
+from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.drafters.heads.marginals import BlockHead, MedusaHeads
 from lib.lab import json_text
 
-KINDS = {"medusa": MedusaHeads, "eagle": EagleHead, "eagle3": Eagle3Head, "block": BlockHead, "jetspec": BlockHead,
-         "dspark": BlockHead}
+KINDS = {"medusa": MedusaHeads, "eagle3": Eagle3Head, "dflash": BlockHead, "dspark": BlockHead}
 LAYERS, MOST_LAYERS = ("num_hidden_layers", "medusa_num_heads", "medusa_num_layers"), 1000  # more are a broken file's
 NGRAMS = "ngrams"  # the kind of tables that stand in a folder as heads do
 PICKLES = (".pt", ".pth", ".bin", ".pkl")
 DATA = Path(__file__).parents[3] / "data"
 PLACES = DATA / "models" / "heads", DATA / "runs" / "training" / "heads"  # of those that ship, and that were made here
 # Settings of each kind besides sizes, with their values in a new head.
-OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle": {"bias": True}, "eagle3": {},
-           "block": {"block_size": 6}, "jetspec": {"block_size": 6, "causal": True},
-           "dspark": {"block_size": 6, "markov_rank": 64, "confidence": True}}
+OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle3": {},
+           "dflash": {"num_hidden_layers": 2, "block_size": 7, "shifted": False, "qk_norm": True},
+           "dspark": {"block_size": 6, "shifted": True, "markov_rank": 64, "learned_places": True}}
+MASK = 16  # the mask token of a new head: one of SmolLM2's special tokens that texts do not have
 AGAIN = "fetch the folder again"
 
 
@@ -38,11 +38,12 @@ def settings(kind: str, target_config, draft_vocab_size: int | None = None) -> L
     config = target_config.get_text_config()
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return LlamaConfig(
-        hidden_size=config.hidden_size, vocab_size=config.vocab_size, head_dim=width, num_hidden_layers=1,
+        hidden_size=config.hidden_size, vocab_size=config.vocab_size, head_dim=width,
         num_attention_heads=max(1, config.num_attention_heads * 2 // 3), num_key_value_heads=1,
         intermediate_size=config.hidden_size, max_position_embeddings=config.max_position_embeddings,
-        rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6), kind=kind,
-        feature_layers=feature_layers(config.num_hidden_layers), draft_vocab_size=draft_vocab_size, **OPTIONS[kind])
+        rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6), kind=kind, mask_token_id=min(MASK, config.vocab_size - 1),
+        feature_layers=feature_layers(config.num_hidden_layers), draft_vocab_size=draft_vocab_size,
+        **{"num_hidden_layers": 1, **OPTIONS[kind]})
 
 
 def feature_layers(layers: int) -> list[int]:

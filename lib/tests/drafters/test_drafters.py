@@ -408,8 +408,8 @@ def test_the_registry_names_missing_and_unknown_options():
     for spec in ("sam:x", "combined:1.5", "confident:low"):
         with pytest.raises(ValueError, match=f"drafter is '{spec}', but .* is a number"):
             make(spec, PAIR)
-    with pytest.raises(ValueError, match="no head of kind 'eagle' exists for target 'none that ships'.*give the"):
-        make("eagle", PAIR)
+    with pytest.raises(ValueError, match="no head of kind 'eagle3' exists for target 'none that ships'.*give the"):
+        make("eagle3", PAIR)
 
 
 def test_a_pair_without_a_draft_model_takes_drafters_that_need_none():

@@ -1,7 +1,6 @@
 """Heads: greedy output is the target's with any head; caches against plain recomputing; reading ahead gives the ranks
 of live drafts."""
 
-import copy
 import itertools
 import json
 import random
@@ -18,9 +17,8 @@ from lib import replay
 from lib.drafters import heads
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import levels_of
-from lib.drafters.heads.eagle import continued
+from lib.drafters.heads.eagle3 import continued
 from lib.drafters.heads.layers import CachedLayers, embed
-from lib.drafters.marginals import DSparkDrafter
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.lab.timing import clocked
 from lib.models.cache import TreeCache
@@ -38,9 +36,9 @@ SEEDS = st.integers(0, 2**32 - 1)
 HEADS = {kind: small_heads.head(kind, TARGET, seed) for seed, kind in enumerate(KINDS)}
 HEADS["eagle3:small"] = small_heads.head("eagle3", TARGET, 7, draft_vocab_size=11, own_output=True)
 HEADS["eagle3:own"] = small_heads.head("eagle3", TARGET, 8, own_embedding=True)
-for kind in ("eagle", "block", "dspark"):
+for kind in ("eagle3", "dflash", "dspark"):
     HEADS[f"{kind}:some"] = small_heads.head(kind, TARGET, 9, draft_vocab_size=13)  # some of the target's tokens
-ONE_PASS = "medusa", "block", "block:some", "jetspec", "dspark", "dspark:some"  # heads that draft in one forward pass
+ONE_PASS = "medusa", "dflash", "dflash:some", "dspark", "dspark:some"  # heads that draft in one forward pass
 FEW = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, random drafts are accepted now and then
 
 
@@ -79,7 +77,7 @@ def test_greedy_output_stays_where_look_up_takes_over_some_rounds(name, enough):
     assert len({one.draft_calls for one in done.rounds}) > 1, "rounds of both"
 
 
-@pytest.mark.parametrize("name", ["eagle", "eagle3"])
+@pytest.mark.parametrize("name", ["eagle3", "eagle3:small"])
 def test_eagle_drafts_the_same_after_rounds_of_others(name):
     """After rounds in which another's drafts were verified, its next draft is that of one who drafted all along."""
     aside, always, shape = drafter(name), drafter(name), named("kary:2@6")
@@ -111,9 +109,9 @@ def test_rows_that_end_leave_and_the_others_go_on(name):
         assert done.new_tokens == ends
 
 
-@pytest.mark.parametrize("name, rule", [("medusa", "ddtree@9"), ("block", "ddtree@9"), ("eagle", "eagle2:3,4@9"),
+@pytest.mark.parametrize("name, rule", [("medusa", "ddtree@9"), ("dflash", "ddtree@9"), ("eagle3:some", "eagle2:3,4@9"),
                                         ("eagle3:small", "dyspec@9"), ("eagle3", "opttree:4,4@9"),
-                                        ("block:some", "eagle2:3,4@9"), ("dspark", "dyspec@9"),
+                                        ("dflash:some", "eagle2:3,4@9"), ("dspark", "dyspec@9"),
                                         ("dspark:some", "eagle2:3,9@9")])
 def test_grown_trees_are_verified_as_any_other(name, rule):
     done = live.decode(TARGET, drafter(name), PROMPTS, shape=rule, max_new_tokens=17)
@@ -121,41 +119,17 @@ def test_grown_trees_are_verified_as_any_other(name, rule):
     assert max(found.drafted for found in done.rounds) == 9
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("name", ["dspark", "dspark:some"])
-def test_a_tree_may_grow_by_the_heads_confidence(name):
-    """The best child of a node then counts for as much as the confidence says, the others share the rest."""
-    own = drafter(name, trust="confidence")
-    own.head.temperatures[1] = 2.0
-    known = TARGET.config.vocab_size if own.head.tokens is None else len(own.head.tokens)
-    logits, tokens = torch.randn(2, 4, known, dtype=torch.float64), torch.randint(1, 20, (2, 3))
-    own.states = torch.randn(2, 4, TARGET.config.hidden_size).double()
-    plain, told = own._children(logits, 1, tokens).softmax(-1), own._growing(logits, 1, tokens).softmax(-1)
-    sure = (own.head.sure(own.states[:, 1, None].expand(-1, 3, -1), tokens) / 2).sigmoid()
-    best = plain.argmax(-1, keepdim=True)
-    torch.testing.assert_close(told.gather(-1, best)[..., 0], sure)
-    rest = plain * ((1 - sure)[..., None] / (1 - plain.gather(-1, best)))
-    torch.testing.assert_close(told.scatter(-1, best, 0.0), rest.scatter(-1, best, 0.0))
-    own.head.temperatures[1] = 1.0
-    done = live.decode(TARGET, own, PROMPTS, rows=3, shape="dyspec:4@6", max_new_tokens=17)
-    assert done.new_tokens == [greedy(prompt, 17) for prompt in PROMPTS]
-    with pytest.raises(ValueError, match="trust is 'me'; choose one of probabilities, confidence"):
-        drafter(name, trust="me")
-    with pytest.raises(ValueError, match="the head has no confidence"):
-        DSparkDrafter(TARGET, small_heads.head("dspark", TARGET, confidence=False), trust="confidence")
-
-
 def test_a_drafter_without_hidden_states_says_so():
     started = drafter("medusa")
     started.start(PROMPTS)
     with pytest.raises(ValueError, match="output_hidden_states=True"):
         started.commit([[] for _ in PROMPTS], [1, 2, 3, 4])
-    for made, rule in ((drafter("eagle"), "ddtree@4"), (drafter("dspark"), "ddtree@4"),
-                       (drafter("eagle", proposal="iid"), "dyspec@4"), (drafter("block", proposal="iid"), "ddtree@4")):
+    for made, rule in ((drafter("eagle3"), "ddtree@4"), (drafter("dspark"), "ddtree@4"),
+                       (drafter("eagle3", proposal="iid"), "dyspec@4"), (drafter("dflash", proposal="iid"), "ddtree@4")):
         with pytest.raises(ValueError, match="one distribution per depth|proposal is .iid."):
             Rounds(made, 0).drafter.propose(named(rule), draws())
     with pytest.raises(ValueError, match="temperature is 0"):
-        drafter("eagle", proposal="iid", temperature=0)
+        drafter("eagle3", proposal="iid", temperature=0)
     with pytest.raises(ValueError, match="proposal is 'best'"):
         drafter("medusa", proposal="best")
 
@@ -195,7 +169,7 @@ class Rounds:
 
 
 @settings(deadline=None, max_examples=8)
-@given(st.sampled_from(["eagle", "eagle3", "eagle3:small", "eagle3:own", "eagle:some", *ONE_PASS]),
+@given(st.sampled_from(["eagle3", "eagle3:small", "eagle3:own", "eagle3:some", *ONE_PASS]),
        st.lists(trees(8), min_size=2, max_size=3), SEEDS)
 @torch.no_grad()
 def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, seed):
@@ -212,7 +186,7 @@ def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, se
 
 
 @settings(deadline=None, max_examples=6)
-@given(st.sampled_from(["eagle", "eagle3:small", "eagle:some", *ONE_PASS]),
+@given(st.sampled_from(["eagle3:small", "eagle3:some", *ONE_PASS]),
        st.lists(st.sampled_from(["eagle2:2,3@5", "dyspec:3@6"]), min_size=2, max_size=2), SEEDS)
 @torch.no_grad()
 def test_whatever_is_accepted_a_head_grows_as_the_plain_oracle(name, rules, seed):
@@ -226,7 +200,7 @@ def test_whatever_is_accepted_a_head_grows_as_the_plain_oracle(name, rules, seed
 
 
 @settings(deadline=None, max_examples=10)
-@given(st.sampled_from(["eagle", "eagle:some", *ONE_PASS]), st.sampled_from(["iid", "without_replacement"]), trees(6),
+@given(st.sampled_from(["eagle3", "eagle3:some", *ONE_PASS]), st.sampled_from(["iid", "without_replacement"]), trees(6),
        SEEDS)
 @torch.no_grad()
 def test_a_heads_samples_come_from_its_own_distributions(name, proposal, tree, seed):
@@ -239,7 +213,7 @@ def test_a_heads_samples_come_from_its_own_distributions(name, proposal, tree, s
             torch.testing.assert_close(draft.probs[node].double(), expected)
 
 
-@pytest.mark.parametrize("name", ["block", "jetspec"])
+@pytest.mark.parametrize("name", ["dflash", "dspark"])
 @torch.no_grad()
 def test_blocks_see_what_lies_before_them_and_nothing_else(name):
     head, text = HEADS[name], torch.randint(1, 20, (1, 12), generator=torch.Generator().manual_seed(0))
@@ -255,19 +229,7 @@ def test_blocks_see_what_lies_before_them_and_nothing_else(name):
         assert not torch.allclose(head.states_along(changed, roots, before)[:, place], together[:, place])
 
 
-@torch.no_grad()
-def test_places_of_jetspecs_block_see_backwards_alone():
-    features = torch.randn(1, 5, TARGET.config.hidden_size, dtype=torch.float64)
-    root, before = torch.randn(1, 1, TARGET.config.hidden_size, dtype=torch.float64), torch.tensor([4])
-    for name, backwards in (("jetspec", True), ("block", False)):
-        head = copy.deepcopy(HEADS[name])
-        states = head.states_along(features, root, before)[0, 0]
-        head.place_embeddings[2] += 1  # of the fourth place
-        changed = (head.states_along(features, root, before)[0, 0] != states).any(-1).tolist()
-        assert changed == [not backwards] * 3 + [True] * (head.depth - 3)
-
-
-@pytest.mark.parametrize("name", ["medusa", "block", "dspark"])
+@pytest.mark.parametrize("name", ["medusa", "dflash", "dspark"])
 def test_without_a_level_left_the_root_is_drafted_alone(name):
     """In a window's last round, and where a policy advises against drafting: with the proposal that rules ask for, and
     without a forward pass of the head.
@@ -306,7 +268,7 @@ def test_a_grown_tree_follows_what_the_head_is_sure_of():
 @pytest.mark.parametrize("kind", KINDS)
 def test_replay_of_what_is_read_ahead_is_live_decoding_round_by_round(kind):
     tokens, prompts = 40, small_models.prompts(6, (3, 9, 5, 1), vocabulary=6)
-    made, names = small_heads.DRAFTERS[kind](FEW, small_heads.head(kind, FEW, 2)), list("abcd")
+    made, names = small_heads.DRAFTERS[kind](FEW, small_heads.head(kind, FEW, 3 if kind == "dflash" else 2)), list("abcd")
     recorded = replay.record(FEW, {"h": made}, prompts, names=names, kinds=names, max_new_tokens=tokens - 1, ahead=6)
     for shape in map(named, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
         rounds = live.decode(FEW, made, prompts, shape=shape, max_new_tokens=tokens).rounds
@@ -346,14 +308,14 @@ def test_what_is_read_ahead_is_what_a_round_from_there_drafts():
 def test_a_head_runs_with_the_activation_that_its_config_names(activation):
     """Whatever runs its layer: C++ knows one activation alone."""
     target = small_models.llama(3, dtype=torch.float32)
-    head = small_heads.head("eagle", target, hidden_act=activation)
-    x = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0))
-    expected = head.layer(x, torch.arange(6)[None], plain_heads.attend)
-    torch.testing.assert_close(CachedLayers([head.layer])(x, torch.arange(6), TreeCache(), None), expected)
+    head = small_heads.head("dflash", target, hidden_act=activation)
+    x, layer = torch.randn(1, 6, 32, generator=torch.Generator().manual_seed(0)), head.layers[0]
+    expected = layer(x, torch.arange(6)[None], plain_heads.attend)
+    torch.testing.assert_close(CachedLayers([layer])(x, torch.arange(6), TreeCache(), None), expected)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["eagle3", "block"])
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_what_a_head_makes_of_the_targets_states_is_time_in_a_model(kind):
     drafter = small_heads.DRAFTERS[kind](TARGET, HEADS[kind])
     drafter.start(PROMPTS[:1])
@@ -387,7 +349,7 @@ def test_a_saved_head_comes_back(kind, tmp_path):
 def test_what_is_broken_of_a_saved_head_is_named(kind, tmp_path):
     heads.save(HEADS[kind], tmp_path)
     whole = json.loads((tmp_path / "config.json").read_text())
-    needed = {"medusa": "medusa_num_layers", "block": "block_size"}.get(kind, "feature_layers")
+    needed = {"medusa": "medusa_num_layers", "dflash": "block_size"}.get(kind, "feature_layers")
     for config, message in (({name: value for name, value in whole.items() if name != needed}, f"lacks {needed}"),
                             (whole | {"hidden_size": "x"}, "not that of a Llama layer .*'hidden_size' expected int"),
                             ([], "holds a list, no object"), (whole, "broken safetensors file .*header")):
@@ -399,12 +361,12 @@ def test_what_is_broken_of_a_saved_head_is_named(kind, tmp_path):
 
 
 def test_a_saved_head_that_cannot_be_used_is_named(tmp_path):
-    broken = small_heads.head("eagle", TARGET)
+    broken = small_heads.head("eagle3", TARGET)
     with torch.no_grad():
         broken.fc.weight[0, 0] = float("nan")
     heads.save(broken, tmp_path)
     with pytest.raises(ValueError, match=f"the tensors of {tmp_path} .*with NaN: fc.weight.*fetch the folder again"):
-        heads.load("eagle", tmp_path, TARGET)
+        heads.load("eagle3", tmp_path, TARGET)
     heads.save(HEADS["eagle3"], tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"feature_layers": [1, 2, 99]}))
@@ -425,7 +387,7 @@ def test_unrolling_is_the_plain_forward_at_every_entry():
     head, text = HEADS["eagle3"], torch.randint(1, 20, (1, 9), generator=torch.Generator().manual_seed(0))
     features = head.read(hidden_of(text[:, :6].tolist()).hidden_states)
     with torch.no_grad():
-        steps = list(heads.eagle.unroll(head, TARGET, features, text[:, 1:], 3))
+        steps = list(heads.eagle3.unroll(head, TARGET, features, text[:, 1:], 3))
         for step, entry in itertools.product(range(3), range(6)):
             known = features[:, : entry + 1]
             for d in range(step + 1):

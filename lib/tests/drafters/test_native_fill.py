@@ -124,7 +124,7 @@ def test_a_rank_beyond_the_vocabulary_and_a_tree_that_leaves_the_window_are_refu
 # --------------------------------------------------------------------------------------------------------------- heads
 
 
-HEADS = {"eagle": {}, "eagle some": dict(draft_vocab_size=17), "eagle3": dict(draft_vocab_size=30),
+HEADS = {"eagle3": {}, "eagle3 some": dict(draft_vocab_size=30),
          "eagle3 own": dict(draft_vocab_size=30, own_output=True, own_embedding=True),
          "eagle3 normed": dict(draft_vocab_size=30, norm_before_residual=True)}
 
@@ -144,7 +144,7 @@ def decoded(name, dtype, shape, natively, seed):
     drafter.propose = spied
     with pytest.MonkeyPatch.context() as patch:
         if not natively:
-            patch.setattr("lib.drafters.eagle.head_fill", lambda *parts: None)
+            patch.setattr("lib.drafters.eagle3.head_fill", lambda *parts: None)
         prompts = small_models.prompts(seed, (3, 9, 1), KNOWN)
         done = live.decode(target, drafter, prompts, shape=shape, max_new_tokens=12)
     assert (drafter.filling is not None) == (natively and type(drafter.output) is torch.nn.Linear)

@@ -42,11 +42,6 @@ def layer_tensors(prefix, inputs):
             f"{prefix}.post_attention_layernorm.weight": torch.ones(H)}
 
 
-def eagle_tensors():
-    return {"embed_tokens.weight": numbers(V, H), "fc.weight": numbers(H, 2 * H), "fc.bias": numbers(H),
-            **layer_tensors("layers.0", H)}
-
-
 def eagle3_tensors():
     chosen = torch.arange(0, 2 * DRAFTED, 2)
     return {"fc.weight": numbers(H, 3 * H), "norm.weight": torch.ones(H), "lm_head.weight": numbers(DRAFTED, H),
@@ -84,7 +79,6 @@ LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_s
 LAYOUTS = {
     "medusa": ({"medusa_num_heads": 2, "medusa_num_layers": 2, "base_model_name_or_path": "somebody/model"},
                medusa_tensors(), "medusa_lm_head.safetensors"),
-    "eagle": (LLAMA | {"bias": True}, eagle_tensors(), "model.safetensors"),
     "eagle3": (LLAMA | {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": DRAFTED, "eagle_config": {
         "eagle_aux_hidden_state_layer_ids": [2, 3, 5]}}, eagle3_tensors(), "model.safetensors"),
 }
@@ -95,16 +89,14 @@ PLACES = {"target_layer_ids": [0, 3], "mask_token_id": 7}
 NESTED = ("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "intermediate_size", "head_dim",
           "num_hidden_layers", "model_type", "rms_norm_eps")
 LAYOUTS |= {
-    "block": (QWEN | {"dflash_config": PLACES}, dflash_tensors(), "model.safetensors"),
-    "jetspec": (QWEN | {"dflash_config": PLACES | {"causal_head": True}}, dflash_tensors(), "model.safetensors"),
+    "dflash": (QWEN | {"dflash_config": PLACES}, dflash_tensors(), "model.safetensors"),
     "dspark": (QWEN | PLACES | {"markov_rank": 4, "markov_head_type": "vanilla", "enable_confidence_head": True,
                                 "confidence_head_with_markov": True}, dspark_tensors(), "model.safetensors"),
 }
 SPECULATORS = {"transformer_layer_config": {name: QWEN[name] for name in NESTED}, "block_size": 5, "mask_token_id": 7,
                "aux_hidden_state_layer_ids": [1, 4], "draft_vocab_size": DRAFTED, "speculators_model_type": "dflash"}
 RENAMED = {"feature_norm.weight": "hidden_norm.weight", "markov.embed.weight": "markov_head.markov_w1.weight",
-           "markov.head.weight": "markov_head.markov_w2.weight", "confidence.weight": "confidence_head.proj.weight",
-           "confidence.bias": "confidence_head.proj.bias"}
+           "markov.head.weight": "markov_head.markov_w2.weight"}
 
 
 def write(folder, kind, config=None, tensors=None):
@@ -123,7 +115,7 @@ def test_published_heads_load_and_draft(kind, tmp_path):
         where = RENAMED.get(name, name)
         if kind == "medusa":  # after two blocks comes a head's output layer
             where = re.sub(r"^outputs\.(\d+)\.", r"\1.2.", name.removeprefix("stacks."))
-        assert name in ("tokens", "temperatures") or torch.equal(tensor, LAYOUTS[kind][1][where].to(tensor.dtype))
+        assert name == "tokens" or torch.equal(tensor, LAYOUTS[kind][1][where].to(tensor.dtype))
     assert is_lossless(kind, tmp_path / "head")
 
 
@@ -226,34 +218,14 @@ def is_lossless(kind, folder, shape="kary:2@6"):
     return done.new_tokens == [row[0, len(prompt):].tolist() for row, prompt in zip(own, PROMPTS)]
 
 
-def convolved(plain, name, inner, sublayer):
-    """DFlash2's convolutions before and after a sublayer; where the tensors have none, the sublayer alone."""
-    if f"{name}.base_kernel" not in plain.given:
-        return sublayer(inner)
-    weights = plain.given[f"{name}.kernel_projection.weight"].view(2, 2, 4, H)  # before or after, tap, group
-    out = inner
-    for side in range(2):
-        given = sublayer(out) if side else inner
-        out = torch.zeros(5, H, dtype=torch.float64)
-        for place in range(5):
-            for channel in range(H):
-                for tap in range(min(2, place + 1)):
-                    kernel = (plain.given[f"{name}.base_kernel"][side, tap, channel]
-                              + weights[side, tap, channel // 8] @ inner[place])
-                    out[place, channel] += kernel * given[place - tap, channel]
-    return out
-
-
-def plain_block(tensors, text, causal=False, window=None, embedding_scale=1.0):
-    """The states [5, H] of a DFlash or DFlash2 block after a text, whose last token is its root, written out."""
+def plain_block(tensors, text):
+    """The states [5, H] of a DFlash or DSpark block after a text, whose last token is its root, written out."""
     plain, hidden = Plain(tensors), TARGET(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
     fused = torch.cat([hidden[1][0], hidden[4][0]], dim=-1) @ plain.given["fc.weight"].T
     context = plain.normed(fused, "hidden_norm")
     table = plain.given.get("embed_tokens.weight", TARGET.get_input_embeddings().weight)
-    x, places = table[[text[-1], 7, 7, 7, 7]] * embedding_scale, torch.arange(len(context) + 5)
-    apart = places[-5:, None] - places
-    sees = (apart < (window or 1000)) & ((apart >= 0) if causal else torch.ones_like(apart, dtype=torch.bool))
-
+    x, places = table[[text[-1], 7, 7, 7, 7]], torch.arange(len(context) + 5)
+    sees = torch.ones(5, len(places), dtype=torch.bool)
     for layer in ("layers.0", "layers.1"):
         def attention(block):
             both = torch.cat([context, block])
@@ -261,22 +233,21 @@ def plain_block(tensors, text, causal=False, window=None, embedding_scale=1.0):
             key = turned(plain.normed(plain.heads(both, layer, "k", 2), f"{layer}.self_attn.k_norm"), places)
             return plain.attend(query, key, plain.heads(both, layer, "v", 2), sees, layer)
 
-        x = x + convolved(plain, f"{layer}.attention_conv", plain.normed(x, f"{layer}.input_layernorm"), attention)
-        x = x + convolved(plain, f"{layer}.mlp_conv", plain.normed(x, f"{layer}.post_attention_layernorm"),
-                          lambda inner: plain.mlp(inner, layer))
+        x = x + attention(plain.normed(x, f"{layer}.input_layernorm"))
+        x = x + plain.mlp(plain.normed(x, f"{layer}.post_attention_layernorm"), layer)
     return plain.normed(x, "norm")
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["block", "jetspec", "dspark"])
+@pytest.mark.parametrize("kind", ["dflash", "dspark"])
 def test_published_blocks_draft_as_their_layout_says(kind, tmp_path):
-    """DFlash's and JetSpec's places predict their own token, DSpark's the next one, after what its parent adds."""
+    """DFlash's places predict their own token, DSpark's the next one, after what its parent adds."""
     drafter = make(kind, SimpleNamespace(target=TARGET), folder=str(write(tmp_path / "head", kind)))
     tensors, text = LAYOUTS[kind][1], PROMPTS[1].tolist()
     drafter.start([torch.tensor(text)])
     drafter.commit([[]], [3], TARGET(torch.tensor([text]), output_hidden_states=True))
     (draft,) = drafter.propose(named("chain:8"), None)
-    states = plain_block(tensors, [*text, 3], causal=kind == "jetspec")
+    states = plain_block(tensors, [*text, 3])
     output = tensors.get("lm_head.weight", TARGET.lm_head.weight).double()
     tokens = [3]
     for state in states if kind == "dspark" else states[1:]:
@@ -288,30 +259,19 @@ def test_published_blocks_draft_as_their_layout_says(kind, tmp_path):
     assert draft.tokens.tolist() == tokens and len(tokens) == (6 if kind == "dspark" else 5)
 
 
-def test_a_confidence_that_reads_no_token_is_left_out(tmp_path):
-    config, tensors, _ = LAYOUTS["dspark"]
-    alone = tensors | {"confidence_head.proj.weight": numbers(1, H)}
-    head = published.load("dspark", write(tmp_path / "a", "dspark", tensors=alone,
-                                          config=config | {"confidence_head_with_markov": False}), TARGET)
-    assert head.confidence is None and head.markov is not None
-    with pytest.raises(ValueError, match="missing: confidence.bias"):
-        lost = {name: tensor for name, tensor in tensors.items() if name != "confidence_head.proj.bias"}
-        published.load("dspark", write(tmp_path / "b", "dspark", tensors=lost), TARGET)
-
-
 def test_speculators_form_of_dflash_is_the_same_head_over_fewer_tokens(tmp_path):
-    usual = published.load("block", write(tmp_path / "a", "block"), TARGET)
-    found = published.load("block", write(tmp_path / "b", "block", config=SPECULATORS, tensors=speculators_tensors()),
+    usual = published.load("dflash", write(tmp_path / "a", "dflash"), TARGET)
+    found = published.load("dflash", write(tmp_path / "b", "dflash", config=SPECULATORS, tensors=speculators_tensors()),
                            TARGET)
     held = found.state_dict()
     assert all(torch.equal(tensor, held[name]) for name, tensor in usual.state_dict().items())
     assert held.keys() - usual.state_dict().keys() == {"tokens", "lm_head.weight"}
     assert found.config.feature_layers == usual.config.feature_layers == [1, 4]
     assert found.tokens.tolist() == list(range(0, 2 * DRAFTED, 2))
-    assert is_lossless("block", tmp_path / "b")
+    assert is_lossless("dflash", tmp_path / "b")
     lost = {name: tensor for name, tensor in speculators_tensors().items() if name != "d2t"}
     with pytest.raises(ValueError, match="drafts 10 of 24 tokens, but has no d2t or no lm_head"):
-        published.load("block", write(tmp_path / "c", "block", config=SPECULATORS, tensors=lost), TARGET)
+        published.load("dflash", write(tmp_path / "c", "dflash", config=SPECULATORS, tensors=lost), TARGET)
 
 
 def test_features_come_from_the_configs_layers_or_the_usual_ones():
@@ -358,25 +318,25 @@ def test_tensors_that_contradict_one_another_are_refused(tmp_path):
 @pytest.mark.parametrize("kind, wrong, message", [
     ("medusa", {"medusa_num_heads": "5"}, "medusa_num_heads '5', which must count"),
     ("medusa", {"medusa_num_layers": None}, "medusa_num_layers None, which must count"),
-    ("eagle", {"hidden_size": "32"}, "hidden_size '32', which must count"),
-    ("eagle", {"hidden_size": None, "vocab_size": None}, "lacks hidden_size, vocab_size"),
-    ("eagle", {"num_hidden_layers": 2}, "has 2 layers"),
-    ("eagle", {"rms_norm_eps": None}, "'rms_norm_eps' expected float"),
-    ("eagle", {"num_attention_heads": 0}, "num_attention_heads 0, which must count"),
-    ("eagle", {"hidden_act": "no such"}, "not that of a Llama layer .'no such'"),
-    ("eagle", {"rope_scaling": {"type": "no such"}}, "not that of a Llama layer .'no such'"),
+    ("eagle3", {"hidden_size": "32"}, "hidden_size '32', which must count"),
+    ("eagle3", {"hidden_size": None, "vocab_size": None}, "lacks hidden_size, vocab_size"),
+    ("eagle3", {"rms_norm_eps": None}, "'rms_norm_eps' expected float"),
+    ("eagle3", {"num_attention_heads": 0}, "num_attention_heads 0, which must count"),
+    ("eagle3", {"hidden_act": "no such"}, "not that of a Llama layer .'no such'"),
+    ("eagle3", {"rope_scaling": {"type": "no such"}}, "not that of a Llama layer .'no such'"),
     ("eagle3", {"draft_vocab_size": -3}, "draft_vocab_size -3, which must count"),
     ("eagle3", {"transformer_layer_config": "x"}, "values that make no head .TypeError: 'str' object is not a mapping"),
     ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["1"]}}, r"reads the hidden states \['1'\]"),
     ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": 1}}, "values that make no head .TypeError"),
     ("eagle3", {"eagle_config": None, "eagle_aux_hidden_state_layer_ids": [1.5]}, r"states \[1.5\], this target of 6"),
-    ("eagle", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
-    ("block", {"dflash_config": {"mask_token_id": 7}}, "names no layers of the target"),
-    ("block", {"dflash_config": PLACES | {"mask_token_id": V}}, "has mask_token_id 24, which is none of the 24"),
-    ("block", {"dflash_config": PLACES | {"target_layer_ids": [0, 6]}}, r"hidden states \[1, 7\], this target of 6"),
-    ("block", {"layer_types": ["sliding_attention", "full_attention"]}, "layers with a sliding window"),
-    ("block", {"block_size": "5"}, "block_size '5', which must count"),
-    ("jetspec", {"dflash_config": 3}, "values that make no head .TypeError: 'int' object is not a mapping"),
+    ("eagle3", {"num_attention_heads": 5}, "not a multiple of the number of attention heads"),
+    ("dflash", {"dflash_config": {"mask_token_id": 7}}, "names no layers of the target"),
+    ("dflash", {"dflash_config": PLACES | {"mask_token_id": V}}, "has mask_token_id 24, which is none of the 24"),
+    ("dflash", {"dflash_config": PLACES | {"target_layer_ids": [0, 6]}}, r"hidden states \[1, 7\], this target of 6"),
+    ("dflash", {"sliding_window": 12}, "has sliding_window, which is not read here"),
+    ("dflash", {"dflash_config": PLACES | {"causal_head": True}}, "has causal_head, which is not read here"),
+    ("dflash", {"block_size": "5"}, "block_size '5', which must count"),
+    ("dflash", {"dflash_config": 3}, "values that make no head .TypeError: argument of type 'int'"),
     ("dspark", {"markov_head_type": "rnn"}, "markov_head_type 'rnn'; heads with 'vanilla'"),
     ("dspark", {"markov_rank": 0}, "markov_rank 0, which must count"),
     ("dspark", {"speculators_model_type": "dspark"}, "in the form of speculators, which is not read here"),
@@ -409,18 +369,18 @@ def test_integers_are_no_weights(kind, tmp_path):
 
 
 def test_shards_are_read_together_and_a_lost_one_is_missed(tmp_path):
-    folder, (_, tensors, _) = write(tmp_path / "head", "eagle"), LAYOUTS["eagle"]
+    folder, (_, tensors, _) = write(tmp_path / "head", "eagle3"), LAYOUTS["eagle3"]
     names = sorted(tensors)
     (folder / "model.safetensors").unlink()
     for part in range(3):
         held = {name: tensors[name].contiguous() for name in names[part::3]}
         save_file(held, folder / f"model-{part + 1:05}-of-00003.safetensors")
-    whole = published.load("eagle", write(tmp_path / "whole", "eagle"), TARGET).state_dict()
-    found = published.load("eagle", folder, TARGET).state_dict()
+    whole = published.load("eagle3", write(tmp_path / "whole", "eagle3"), TARGET).state_dict()
+    found = published.load("eagle3", folder, TARGET).state_dict()
     assert whole.keys() == found.keys() and all(torch.equal(whole[name], found[name]) for name in whole)
     (folder / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(ValueError, match="missing: " + ", ".join(names[1::3])):
-        published.load("eagle", folder, TARGET)
+        published.load("eagle3", folder, TARGET)
 
 
 def test_nothing_is_unpickled(tmp_path):
@@ -445,6 +405,6 @@ def test_nothing_is_unpickled(tmp_path):
 def test_a_place_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ValueError, match="there is no folder"):
-        published.load("eagle", str(tmp_path / "nowhere"), TARGET)
+        published.load("eagle3", str(tmp_path / "nowhere"), TARGET)
     with pytest.raises(ValueError, match="not on this machine and the hub cannot be reached"):
-        published.load("eagle", "nobody/no-such-head-of-ours", TARGET)
+        published.load("eagle3", "nobody/no-such-head-of-ours", TARGET)

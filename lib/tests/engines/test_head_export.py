@@ -63,8 +63,8 @@ def test_features_that_engines_do_not_hand_over_are_refused(features, tmp_path):
     """Of eight layers the last is normed in transformers alone; engines sort features and drop repeated ones."""
     with pytest.raises(ValueError, match=r"reads the hidden states .* of a target of 8 layers; engines hand over"):
         head_export.write(saved(tmp_path, feature_layers=features), TARGET, tmp_path / "exported")
-    with pytest.raises(ValueError, match="holds a head of kind 'eagle', not 'eagle3'"):
-        heads.save(small_heads.head("eagle", TARGET), tmp_path)
+    with pytest.raises(ValueError, match="holds a head of kind 'medusa', not 'eagle3'"):
+        heads.save(small_heads.head("medusa", TARGET), tmp_path)
         head_export.write(tmp_path, TARGET, tmp_path / "exported")
 
 

@@ -65,8 +65,8 @@ def test_what_is_written_is_read_back(name, data):
 
 def test_the_texts_are_those_of_the_engines():
     dynamic = Dynamic(8, 10, 59)
-    assert line("EAGLE-2, EAGLE-3", dynamic, "eagle") == (
-        "EaModel.from_pretrained(use_eagle3=False, ea_model_path='org/drafter', total_token=60, depth=7, top_k=10)")
+    assert line("EAGLE-2, EAGLE-3", dynamic, "eagle3") == (
+        "EaModel.from_pretrained(use_eagle3=True, ea_model_path='org/drafter', total_token=60, depth=7, top_k=10)")
     flag, value = shlex.split(line("vLLM, chain", shapes.chain(5)))
     assert flag == "--speculative-config"
     assert json.loads(value) == {"method": "draft_model", "model": "org/drafter", "num_speculative_tokens": 5}
@@ -113,8 +113,8 @@ def test_a_dynamic_tree_can_grow_what_the_static_one_holds(tree):
     assert max(len(tree.children(node)) for node in range(tree.size)) <= dynamic.top_k
 
 
-DRAFTED = st.sampled_from(["model", "lookup", "lookup:frequent", "sam", "adaptive", "ngrams", "medusa", "eagle",
-                           "eagle3", "block", "none"])
+DRAFTED = st.sampled_from(["model", "lookup", "lookup:frequent", "sam", "adaptive", "ngrams", "medusa",
+                           "eagle3", "dflash", "none"])
 
 
 @settings(deadline=None)

@@ -92,8 +92,8 @@ def test_rows_of_growing_trees_are_those_of_live_decoding(studied):
     found = study.drafted_again(one.recorded, "d", study.as_drafter(DRAFTER), [("dyspec", 10, rule)])
     same(found, live.tally(done, ASKED.names, ASKED.kinds))
     assert set(found["family"]) == {"dyspec"} and set(found["temperature"]) == {0.0} and found["accepted"].sum() > 0
-    head, rule = small_heads.DRAFTERS["eagle"](TARGET, small_heads.head("eagle", TARGET)), named("eagle2:3,3@8")
-    found = study.drafted_again(one.recorded, "eagle", study.as_drafter(head), [("eagle2:3,3", 8, rule)])
+    head, rule = small_heads.DRAFTERS["eagle3"](TARGET, small_heads.head("eagle3", TARGET)), named("eagle2:3,3@8")
+    found = study.drafted_again(one.recorded, "eagle3", study.as_drafter(head), [("eagle2:3,3", 8, rule)])
     done = live.decode(TARGET, head, ASKED.ids, shape=rule, max_new_tokens=19)
     same(found, live.tally(done, ASKED.names, ASKED.kinds))
 

@@ -54,7 +54,7 @@ def test_all_tables_are_written_and_what_was_recommended_before_stays(found, tmp
     monkeypatch.setattr(number_formats, "recommend", lambda *given, **settings: (
         asked.append(settings["drafters"]) or found, pd.DataFrame()))
     settings = dict(
-        pairs=["t"], prompts="", batches=[1, 2], drafters=["lookup"], further_heads=["eagle"], seconds=1.0,
+        pairs=["t"], prompts="", batches=[1, 2], drafters=["lookup"], further_heads=["eagle3"], seconds=1.0,
         choose_prompts=1, judge_prompts=1, new_tokens=16, most_nodes=4, most_depth=3, larger_pairs=[], elsewhere=[],
         larger_dtype="auto", cell_seconds=0.1, lengths=[], texts_folder="", dtype="auto", formats=[], device="cpu",
         seed=0)

@@ -69,13 +69,13 @@ def test_a_resumed_run_skips_what_is_done_and_gives_the_rows_of_one_that_was_not
 
 def test_trained_heads_take_part_by_their_folders(monkeypatch, tmp_path):
     monkeypatch.setattr(heads.store, "PLACES", (tmp_path, tmp_path / "made"))
-    for place, kind, seed in (("target", "medusa", 0), ("target", "eagle", 0), ("made/target", "medusa-second", 1),
+    for place, kind, seed in (("target", "medusa", 0), ("target", "eagle3", 0), ("made/target", "medusa-second", 1),
                               ("made/target", "medusa", 2)):
         heads.save(small_heads.head(kind.partition("-")[0], TARGET, seed=seed), tmp_path / place / kind)
     (tmp_path / "target" / "notes").mkdir()
-    assert study.heads_of("target") == ["eagle", "medusa", "medusa-second"]
+    assert study.heads_of("target") == ["eagle3", "medusa", "medusa-second"]
     assert heads.folder_of("target", "medusa") == tmp_path / "target" / "medusa", "what ships goes before"
-    names = ["medusa-second", "eagle"]
+    names = ["medusa-second", "eagle3"]
     rows = frame(decoded(specs=names, shapes=["kary:2@6"]))
     assert set(rows["drafter"]) == {"none", "model one", "model two", "lookup", *names} and rows["identical"].all()
     assert (rows.loc[rows["drafter"].isin(names), "weight_bytes"] > 0).all()
@@ -110,15 +110,15 @@ def test_weights_count_once_and_not_the_targets():
 
 
 def test_the_tables_are_those_of_the_models_that_are_named(tmp_path):
-    settings = dict(pairs=["small/tiny"], drafters=["ngrams"], further_heads=["eagle", "nothing"], other_drafters=[],
+    settings = dict(pairs=["small/tiny"], drafters=["ngrams"], further_heads=["eagle3", "nothing"], other_drafters=[],
                     shapes=["chain:2"], grown=[], prompts="", judge_prompts=1, new_tokens=4, dtype="float32",
                     device="cpu", seed=0)
     store = Store(tmp_path, "x")
     study.measure(store, **settings)
     rows = store.open("drafters").frame()
-    assert set(rows["drafter"]) == {"none", "model tiny", "lookup", "ngrams", "eagle"} and rows["identical"].all()
+    assert set(rows["drafter"]) == {"none", "model tiny", "lookup", "ngrams", "eagle3"} and rows["identical"].all()
     assert not store.open("head_curves").frame().empty
     study.measure(store, **settings)
     assert store.open("drafters").frame().equals(rows), "nothing is decoded twice"
     names = [path.name for path in parameters.files_of(["small/tiny"], "")]
-    assert {"small", "tiny", "family.jsonl", "eagle", "ngrams"} <= set(names)
+    assert {"small", "tiny", "family.jsonl", "eagle3", "ngrams"} <= set(names)

@@ -93,7 +93,7 @@ def test_the_cost_of_a_drafter_is_the_rulers_check_and_its_own_drafting():
     """A draft model stands under its name too; a drafter whose drafting was not timed has no cost unless it is free."""
     table = test_cost.table()
     ruled = pd.concat([table.assign(drafter=RULER, verify_ms=7.0), table.assign(drafter="model")])
-    candidates = pd.DataFrame(dict(drafter=["lookup", "model", "eagle"], level=[0.0, 0.1, 0.1]))
+    candidates = pd.DataFrame(dict(drafter=["lookup", "model", "eagle3"], level=[0.0, 0.1, 0.1]))
     made = replace(told(), draft_models=["d"])
     prices = sources.prices_of(CostTable(ruled), candidates, made)
     assert set(prices) == {RULER, "lookup", "model", "d"} and prices["d"] is prices["model"]

@@ -132,8 +132,8 @@ def test_what_is_recommended_is_decoded_and_may_be_plain(pair):
 
 def test_a_drafter_takes_part_where_the_pair_can_have_it(pair):
     base, alone = replace(pair, target_name="small"), replace(pair, draft_model=None)
-    asked = ["lookup:frequent", "eagle", speed.MODEL, "lookup:frequent"]
-    assert speed.possible(base, asked) == [speed.MODEL, "lookup:frequent", "eagle"]
+    asked = ["lookup:frequent", "eagle3", speed.MODEL, "lookup:frequent"]
+    assert speed.possible(base, asked) == [speed.MODEL, "lookup:frequent", "eagle3"]
     assert speed.possible(pair, asked) == [speed.MODEL, "lookup:frequent"]
     assert speed.possible(alone, asked) == ["lookup:frequent"]
     names = {way.name for way in speed.all_of(alone, {}, draft=3, new_tokens=8)}

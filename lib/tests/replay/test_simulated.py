@@ -59,8 +59,8 @@ def test_live_rounds_are_the_replayed_ones(rule):
     assert found.starts.min() == 0 and (found.starts + found.accepted >= 24).any(), "first and last rounds count"
 
 
-@pytest.mark.parametrize("kind, rule", [("eagle", "eagle2:3,4@9"), ("eagle3", "dyspec:5@24"), ("medusa", "ddtree@9"),
-                                        ("block", "ddtree@7")])
+@pytest.mark.parametrize("kind, rule", [("eagle3", "eagle2:3,4@9"), ("eagle3", "dyspec:5@24"), ("medusa", "ddtree@9"),
+                                        ("dflash", "ddtree@7")])
 def test_trees_that_heads_grow_are_replayed_too(kind, rule):
     drafter, recorded = headed(kind)
     found, _ = same_rounds(recorded, drafter, named(rule), HEADED)
@@ -87,7 +87,7 @@ def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperatur
     assert found.accepted.any()
 
 
-@pytest.mark.parametrize("kind", ["model", "eagle", "medusa", "dspark"])
+@pytest.mark.parametrize("kind", ["model", "eagle3", "medusa", "dspark"])
 def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
     made, source = headed(kind)
     both = CombinedDrafter(SuffixAutomatonDrafter(), made, enough=2)
@@ -95,7 +95,7 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
         found, rounds = same_rounds(source, both, shape, HEADED, rows=1)
         calls = {(one.row, one.position - 1): one.draft_calls for one in rounds}
         assert len(set(calls.values())) > 1, "rounds of both"
-        if kind != "eagle":  # whose head also reads what a look-up drafted, in a pass that the round's commit makes
+        if kind != "eagle3":  # whose head also reads what a look-up drafted, in a pass that the round's commit makes
             assert [calls[each] for each in zip(found.rows.tolist(), found.starts.tolist())] == list(found.draft_calls)
     read = len(source.held)
     source.forget()

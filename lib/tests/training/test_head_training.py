@@ -57,7 +57,7 @@ def test_a_head_learns_what_the_target_says(kind, known, tmp_path):
     before = training.evaluate({kind: head}, TARGET, HELD_OUT)[kind].set_index("depth")
     training.train({kind: head}, TARGET, draw, plan, tmp_path, HELD_OUT, curve_every=20, compiled=False)
     curve = pd.read_csv(tmp_path / kind / "curve.csv")
-    depths = training.UNROLLED if "eagle" in kind else head.depth
+    depths = training.UNROLLED if kind == "eagle3" else head.depth
     assert curve["step"].unique().tolist() == [20, 40] and len(curve) == 2 * depths
     after = curve[curve["step"] == 40].set_index("depth")
     assert after["nats"].mean() < before["nats"].mean() and after["nats"][1] < before["nats"][1]
@@ -81,7 +81,7 @@ def test_a_head_learns_to_say_what_it_drafts(kind, known):
     """At every depth and place, the logits of the loss are those from which the drafter drafts there."""
     head = filled(new_head(kind, known=known))
     drafter, said = small_heads.DRAFTERS[kind](TARGET, head), lesson(known=known)
-    loss = training.HELD_OUT_LOSSES[kind](head, TARGET, said, torch.Generator().manual_seed(2))
+    loss = training.LOSSES[kind](head, TARGET, said, torch.Generator().manual_seed(2))
     output, hidden = training.output_of(TARGET, known), [said.hidden[layer] for layer in range(len(said.hidden) - 1)]
     drafted = list(drafter._ahead([states[:1] for states in hidden], said.tokens[0], 1, len(loss.states)))
     for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
@@ -98,41 +98,6 @@ def test_a_lesson_is_what_the_target_says(known):
     whole = logits.softmax(-1)
     torch.testing.assert_close(said.probs, whole if known is None else whole[..., known])
     assert torch.equal(said.favourite, logits.argmax(-1)) and torch.equal(said.tokens, windows.tokens)
-
-
-def chances(head):
-    """What DSpark's confidence says on held-out text, and the overlap of head and target there."""
-    said = lesson(HELD_OUT["a"])
-    loss = training.block(head, TARGET, said, torch.Generator().manual_seed(0))
-    told, true = [], []
-    for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
-        logits = loss.logits(head, TARGET.get_output_embeddings(), said, state, depth)
-        told.append((head.sure(state, loss.before(said, depth)) / head.temperatures[depth]).sigmoid())
-        true.append(training.overlap(logits, said.probs[:, at]))
-    return torch.cat(told, dim=1), torch.cat(true, dim=1)
-
-
-@torch.no_grad()
-def test_confidence_learns_how_much_head_and_target_agree(tmp_path):
-    head, plan = new_head("dspark"), loop.TrainingPlan(steps=200, rows=8, length=24, learning_rate=1e-2, seed=0)
-    before, true = chances(head)
-    with torch.enable_grad():
-        training.train({"dspark": head}, TARGET, draw, plan, tmp_path, {}, compiled=False)
-    after, now = chances(head)
-    assert abs((after - now).mean()) < 0.05 < abs((before - true).mean())
-    p, q = torch.tensor([[[0.5, 0.3, 0.2]]]), torch.tensor([[[0.2, 0.7, 0.1]]])
-    torch.testing.assert_close(training.overlap(q.log(), p), torch.tensor([[0.6]]))
-
-
-@torch.no_grad()
-def test_temperatures_make_the_confidence_as_often_right_as_it_says():
-    head = filled(new_head("dspark", known=KNOWN))
-    head.confidence.bias += 3  # far too sure
-    sure, happened = torch.full((1000,), 0.9), (torch.arange(1000) % 10 < 5).float()
-    assert training.calibration_error(sure, happened) == pytest.approx(0.4, abs=0.01)
-    assert training.calibration_error(happened, happened) == 0
-    training.calibrate(head, TARGET, {"a": spaced(count=40)})
-    assert head.temperatures[0] > 2 and head.temperatures.min() >= 0.25
 
 
 def test_what_is_not_learned_does_not_count():
@@ -177,18 +142,6 @@ def filled(head):
     return head
 
 
-def test_eagle_one_regresses_features_and_counts_classification_a_tenth():
-    head, said, output = small_heads.head("eagle", TARGET), lesson(), TARGET.get_output_embeddings()
-    loss = training.eagle(head, TARGET, said, torch.Generator().manual_seed(0))
-    (state,), wanted = loss.states, said.hidden[-1][:, 1:]
-    difference = (state - wanted).abs()
-    smooth = torch.where(difference < 1, difference**2 / 2, difference - 0.5).mean()
-    p, q = output(wanted).softmax(-1), output(state).softmax(-1)
-    expected = smooth + 0.1 * -(p * q.log()).sum(-1).mean()
-    found = loss.by_depth(head, output, said, training.cross_entropy)(state, 0)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-4)
-
-
 def backward_together(states, loss_of):
     """The plain form: one backward pass of the summed losses of all depths."""
     sum(loss_of(state, depth) for depth, state in enumerate(states)).backward()
@@ -214,7 +167,7 @@ def learnt(kind, target, tokens, backward):
     return head, max(peaks)
 
 
-@pytest.mark.parametrize("kind", ["medusa", "eagle3", "block", "dspark"])
+@pytest.mark.parametrize("kind", ["medusa", "eagle3", "dflash", "dspark"])
 def test_depths_apart_give_the_same_gradients_from_the_logits_of_one_depth(kind):
     wide = small_models.llama(0, vocabulary=2048, dtype=torch.float32).requires_grad_(False)
     tokens = torch.randint(2048, (2, 33), generator=torch.Generator().manual_seed(0))
@@ -237,13 +190,13 @@ def test_a_stopped_training_goes_on_where_it_was(tmp_path):
             return draw(step)
         return drawing
 
-    whole, parts = new_head("eagle"), new_head("eagle")
-    training.train({"eagle": whole}, TARGET, draw, plan, tmp_path / "whole", {}, checkpoint_seconds=0, compiled=False)
+    whole, parts = new_head("eagle3"), new_head("eagle3")
+    training.train({"eagle3": whole}, TARGET, draw, plan, tmp_path / "whole", {}, checkpoint_seconds=0, compiled=False)
     with pytest.raises(KeyboardInterrupt):
-        training.train({"eagle": parts}, TARGET, until(5), plan, tmp_path / "parts", {}, checkpoint_seconds=0,
+        training.train({"eagle3": parts}, TARGET, until(5), plan, tmp_path / "parts", {}, checkpoint_seconds=0,
                        compiled=False)
-    fresh = new_head("eagle", seed=5)
-    training.train({"eagle": fresh}, TARGET, draw, plan, tmp_path / "parts", {}, checkpoint_seconds=0, compiled=False)
+    fresh = new_head("eagle3", seed=5)
+    training.train({"eagle3": fresh}, TARGET, draw, plan, tmp_path / "parts", {}, checkpoint_seconds=0, compiled=False)
     for expected, found in zip(whole.parameters(), fresh.parameters()):
         torch.testing.assert_close(found, expected)
 
@@ -270,7 +223,7 @@ def test_the_command_writes_text_trains_saves_resumes_and_publishes(tmp_path, mo
     common = ["--target", str(tmp_path / "little"), "--folder", str(tmp_path)]
     command.main(["own_text", *common, "--tokens", "800"])
     for steps in ("2", "4"):
-        command.main(["heads", *common, "--kinds", "medusa,block", "--steps", steps])
+        command.main(["heads", *common, "--kinds", "medusa,dflash", "--steps", steps])
     assert "step=4" in capsys.readouterr().out
     folder = tmp_path / "heads" / "little" / "medusa"
     assert pd.read_csv(folder / "curve.csv")["step"].unique().tolist() == [2, 4]
@@ -289,11 +242,9 @@ def test_a_target_that_is_not_there_is_told(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-def test_a_temperature_softens_what_is_learned_and_is_refused_beside_a_confidence(tmp_path):
+def test_a_temperature_softens_what_is_learned(tmp_path):
     windows, plan = draw(0), loop.TrainingPlan(steps=1, rows=8, length=24, learning_rate=1e-2, seed=0, temperature=2.0)
     logits = TARGET(windows.tokens[:, :-1]).logits
     assert torch.allclose(training.lesson(TARGET, windows, KNOWN, 2.0).probs,
                           (logits / 2).softmax(-1)[..., KNOWN], atol=1e-6)
-    with pytest.raises(ValueError, match="temperature is 2.0, but dspark learns its confidence"):
-        training.train({"dspark": new_head("dspark")}, TARGET, draw, plan, tmp_path, HELD_OUT, compiled=False)
     training.train({"medusa": new_head("medusa")}, TARGET, draw, plan, tmp_path, HELD_OUT, compiled=False)

@@ -1,4 +1,4 @@
-"""EAGLE's heads: one decoder layer that continues the target's features, token by token.
+"""EAGLE-3's head: one decoder layer that continues the target's features, token by token (Li et al. 2025).
 
 Entry j of a text is the target's feature at token j together with the embedding of token j + 1; from it the layer makes
 the feature at j + 1, and the output layer predicts token j + 2. Where the target's own feature is not known yet, the
@@ -14,48 +14,11 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from lib.drafters.heads.layers import Attend, Head, HeadLayer, Unrolled, embed
 
 
-class EagleHead(Head):
-    """EAGLE-1 (Li et al. 2024, section 3.1): the feature is the target's last hidden state.
-
-    The layer has no norm before its attention: EAGLE-1's code leaves it out, since the target's features are normed.
-    """
-
-    def __init__(self, config):
-        super().__init__(config)
-        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bool(getattr(config, "bias", False)))
-        self.layers = nn.ModuleList([HeadLayer(config, config.hidden_size)])
-
-    @property
-    def layer(self) -> HeadLayer:
-        """The decoder layer."""
-        return self.layers[0]
-
-    def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
-        """The features: the last hidden states [B, T, H]."""
-        return hidden_states[-1]
-
-    def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, None]:
-        """The layer's input, from features and embeddings of the next tokens [B, T, H]: both through `fc`; the second
-        value says that its attention reads the same.
-        """
-        return self.fc(torch.cat([embedded, features], dim=-1)), None
-
-    def states(self, features: Tensor) -> Tensor:
-        """The input of the output layer: the features."""
-        return features
-
-    @property
-    def output_norm(self) -> None:
-        """What norms the layer's output before it is the next feature: nothing."""
-        return None
-
-
 class Eagle3Layer(HeadLayer):
     """Its attention reads normed embedding and feature side by side; the feature is its residual."""
 
     def __init__(self, config):
         super().__init__(config, 2 * config.hidden_size)
-        self.input_layernorm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
@@ -110,17 +73,14 @@ class Eagle3Head(Head):
         return self.norm if getattr(self.config, "norm_output", False) else None
 
 
-FeatureHead = EagleHead | Eagle3Head
-
-
-def continued(head: FeatureHead, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
+def continued(head: Eagle3Head, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
     """The next features [B, T, H], of features and next tokens' embeddings [B, T, H] at positions int64[B or 1, T]."""
     x, read = head.enter(features, embedded)
     out = head.layer(x, positions, attend, read)
     return out if head.output_norm is None else head.output_norm(out)
 
 
-def unroll(head: FeatureHead, target, features: Tensor, tokens: Tensor, steps: int):
+def unroll(head: Eagle3Head, target, features: Tensor, tokens: Tensor, steps: int):
     """The head's outputs along a known text from every entry at once: yields [B, T, H] for each of `steps` steps.
 
     features [B, T, H]: those of tokens 0 .. T - 1; tokens int64[B, T + steps]: of step d, entry j reads token

@@ -1,4 +1,4 @@
-"""EAGLE: a one-layer head drafts by continuing the target's features (Li et al. 2024; EAGLE-3: Li et al. 2025)."""
+"""EAGLE-3: a one-layer head drafts by continuing features of the target (Li et al. 2025)."""
 
 from typing import Iterable, Sequence
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from lib.drafters.drafter import added_tokens
 from lib.drafters.filling import Filling
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
-from lib.drafters.heads.eagle import unroll
+from lib.drafters.heads.eagle3 import unroll
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import head_fill
 from lib.drafters.levels import Level, native_levels
@@ -23,8 +23,8 @@ def padded(rows: list[list[int]], width: int) -> Tensor:
     return torch.tensor([row + [0] * (width - len(row)) for row in rows])
 
 
-class EagleDrafter(HeadDrafter):
-    """Drafts with an EAGLE head of either generation, with one forward pass of the head per level.
+class Eagle3Drafter(HeadDrafter):
+    """Drafts with an EAGLE-3 head, with one forward pass of the head per level.
 
     The head's cache holds one entry for each token after a text's first, made of the target's own feature of the token
     before it. Entries of newly committed tokens wait for the next round, whose first forward pass takes them all and
@@ -148,7 +148,3 @@ class EagleDrafter(HeadDrafter):
         following = torch.cat([text[1:], text.new_zeros(depth)])[None].to(features.device)
         for out in unroll(self.head, self.target, features, following, depth):
             yield self._logits(out[0, start - 1 : len(text) - 2])
-
-
-class Eagle3Drafter(EagleDrafter):
-    """An EAGLE-3 head."""
