@@ -29,8 +29,8 @@ class Draft:
     counts: int64[m], how often each node's token was drawn: repeated "iid" samples share one node. None: once each.
     reach: float64[m] of a grown tree: the product of the drafter's probabilities along each node's path, which is never
         larger than the parent's. None for a static shape.
-    shares: of merged "iid" samples of several drafters, for each of them (float[m, V], the distributions that it drew
-        children from; int64[m], how often it drew each node). `probs` is then their mean, for display only.
+    shares: of merged "iid" samples of several drafters, in place of `probs`, for each of them (float[m, V], the
+        distributions that it drew children from; int64[m], how often it drew each node).
     """
 
     tree: Tree
@@ -48,7 +48,7 @@ class Draft:
             raise ValueError(f"proposal is {self.proposal!r}; choose one of {', '.join(PROPOSALS)}")
         if self.tokens.shape != (size,):
             raise ValueError(f"tokens have shape {tuple(self.tokens.shape)}{remedy} token per node, the root's first")
-        if self.proposal != "top_k" and probs is None:
+        if self.proposal != "top_k" and probs is None and not self.shares:
             raise ValueError(f"proposal {self.proposal!r} comes without probs; give the distributions that the "
                              "children were drawn from")
         if probs is not None and (probs.dim() != 2 or len(probs) != size):
@@ -133,11 +133,9 @@ def merge_samples(drafts: Sequence[Draft]) -> Draft:
         probs, counts = draft.probs.new_zeros(len(parents), draft.probs.shape[-1]), torch.zeros(len(parents)).long()
         probs[nodes], counts[nodes] = draft.probs, torch.tensor(draft.times_drawn())
         shares.append((probs, counts))
-    all_probs, all_counts = zip(*shares)
-    counts = torch.stack(all_counts).sum(0)
+    counts = torch.stack([counts for _, counts in shares]).sum(0)
     counts[ROOT] = 1
-    mean = torch.stack(all_probs).mean(0)
-    return Draft(Tree(parents), torch.tensor(tokens), "iid", mean, counts, shares=tuple(shares))
+    return Draft(Tree(parents), torch.tensor(tokens), "iid", counts=counts, shares=tuple(shares))
 
 
 class Draws(Protocol):

@@ -45,7 +45,8 @@ def test_a_part_of_a_merged_draft_keeps_each_drafters_proposal(seed):
 def test_one_proposal_for_all_would_be_biased():
     """Without the separate proposals, with their mixture instead, the law differs from the target's."""
     def mixed(draft, probs, draws):
-        return multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs, draft.counts), probs, draws)
+        mixture = torch.stack([q for q, _ in draft.shares]).mean(0)
+        return multi_step(Draft(draft.tree, draft.tokens, "iid", mixture, draft.counts), probs, draws)
 
     assert max(distance_of(mixed, seed, shapes.chain(1)) for seed in range(6)) > 1e-4
 
