@@ -81,8 +81,8 @@ def test_greedy_text_is_the_model_s_own(name):
     """Random trees of two drafters, ragged rows, texts of several windows; chains where the target takes chains."""
     config, dtype = CONFIGS[name], torch.float32 if name in SINGLE else torch.float64
     texts, model = prompts(1, (3, 11, 25, 25)), small(config, dtype)
-    own = [model.generate(text[None], do_sample=False, max_new_tokens=WRITTEN, eos_token_id=None,
-                          pad_token_id=0)[0, len(text):].tolist() for text in texts]
+    expected = [model.generate(text[None], do_sample=False, max_new_tokens=WRITTEN, eos_token_id=None,
+                               pad_token_id=0)[0, len(text):].tolist() for text in texts]
     (ids, mask), = in_batches(texts, len(texts))
     model, other = hosting(model), small(config, dtype)
     with torch.no_grad():
@@ -91,8 +91,8 @@ def test_greedy_text_is_the_model_s_own(name):
     shapes = checkable(model, ["chain:3", "chain:5"] if takes_chains(config) else ["kary:2@6", "independent:2@7"])
     for drafter, shape in ((LanguageModelDrafter(hosting(other)), shapes[0]), (LookupDrafter(), shapes[1])):
         done = generate(model, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=WRITTEN)
-        assert done.new_tokens == own
-        assert any(one.accepted for one in done.rounds)
+        assert done.new_tokens == expected
+        assert any(record.accepted for record in done.rounds)
 
 
 def test_a_target_with_states_refuses_trees_and_says_so():
@@ -127,10 +127,10 @@ def test_long_prompts_are_read_in_blocks_under_a_window():
     """A prompt of more than a block beside a short one, by the model's own attention."""
     model, texts = small(CONFIGS["gemma3"]), prompts(3, (700, 650))
     with torch.inference_mode():
-        own = [model(text[None]).logits[0, -1] for text in texts]
+        expected = [model(text[None]).logits[0, -1] for text in texts]
         run = forward_pass(hosting(model))
         assert run.reads_blocks
-        torch.testing.assert_close(prefill(run, texts).logits, torch.stack(own), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(prefill(run, texts).logits, torch.stack(expected), rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_that_computes_otherwise_is_refused_by_name():
@@ -156,13 +156,14 @@ def test_the_kernels_compute_windows_caps_and_norms_as_the_layers_do(name):
     depth, mask = torch.tensor(tree.depth), torch.tensor(tree.mask)
     tokens = torch.randint(1, VOCABULARY, (2, 3, tree.size), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        read = [prefill(run, texts) for run in runs]
-        torch.testing.assert_close(read[0].logits, read[1].logits, rtol=1e-3, atol=1e-4)
+        prefilled = [prefill(run, texts) for run in runs]
+        torch.testing.assert_close(prefilled[0].logits, prefilled[1].logits, rtol=1e-3, atol=1e-4)
+        caches = [outputs.cache for outputs in prefilled]
         for block in tokens:
-            ours, theirs = (run(block, depth, mask, each.cache).logits for run, each in zip(runs, read))
+            ours, theirs = (run(block, depth, mask, cache).logits for run, cache in zip(runs, caches))
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
             leaf = torch.cat([mask[-1:], torch.ones(1, 1, dtype=torch.bool)], 1)
-            ours, theirs = (run(block[:, :1], depth[-1:] + 1, leaf, each.cache).logits for run, each in zip(runs, read))
+            ours, theirs = (run(block[:, :1], depth[-1:] + 1, leaf, cache).logits for run, cache in zip(runs, caches))
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
-            for each in read:
-                each.cache.commit([[0, 1], [0, 2, 5], [0]])
+            for cache in caches:
+                cache.commit([[0, 1], [0, 2, 5], [0]])
