@@ -152,7 +152,7 @@ class Decider:
     draws: Draws
     hooks: Hooks
 
-    def first(self, rows: list[int], logits: Tensor) -> list[int]:
+    def first_roots(self, rows: list[int], logits: Tensor) -> list[int]:
         """The first roots of these rows: the target's next token after each prompt, from logits [B, V]."""
         if self.hooks.adjust:
             logits = torch.cat([self.hooks.adjust(row, [[]], logits[i : i + 1]) for i, row in enumerate(rows)])
@@ -160,7 +160,7 @@ class Decider:
             return best_token_list(logits)
         return [self.draws.categorical(probs) for probs in warp(logits, *self.warping)]
 
-    def round(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
+    def decide(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
         """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' generated tokens.
 
         Greedy verification needs only the best token of each node; those of all rows reach the host in one transfer.
@@ -206,7 +206,7 @@ class _Loop:
         outputs = prefill(self.forward, prompts, self.drafter.wants_hidden_states)
         refuse_nan(outputs.logits, self.forward.model)
         self.cache, self.calls = outputs.cache, 1
-        roots = self.decider.first(self.alive, outputs.logits)  # the target's next token after each prompt
+        roots = self.decider.first_roots(self.alive, outputs.logits)  # the target's next token after each prompt
         self.drafter.start(prompts)
         self.drafter.commit([[] for _ in roots], roots, outputs)
         del outputs  # the prompts' hidden states are not kept while rounds run
@@ -227,7 +227,7 @@ class _Loop:
             # verify
             drafted = time.perf_counter()
             outputs = self.forward(*stack(drafts, self.forward.device), self.cache, **self.outputs)
-            decisions = self.decider.round(self.alive, self.written, drafts, outputs.logits)
+            decisions = self.decider.decide(self.alive, self.written, drafts, outputs.logits)
             # commit
             verified = time.perf_counter()
             self.cache.commit([[ROOT, *accepted] for accepted, _ in decisions])
