@@ -190,7 +190,7 @@ def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest
     trace = recording.record(
         pair.target, read, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,
         beyond=deepest + 1, ahead=deepest, eos_token_id=pair.eos_token_ids,
-        about={"target": pair.target_name, "chains": takes_chains(pair.target.config)})
+        labels={"target": pair.target_name, "chains": takes_chains(pair.target.config)})
     return Recorded(trace, prompts.ids)
 
 

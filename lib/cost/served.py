@@ -21,7 +21,7 @@ from lib.cost.round_cost import FREE, Curve, RoundCost
 from lib.drafters.drafter import ROOT_ALONE
 from lib.lab import stats
 from lib.models.prompts import numbers_in_kind
-from lib.replay.logs import Texts
+from lib.replay.logs import LoggedTexts
 
 FILE = "served.json"  # in a run's folder: what `ForLogs.save` writes
 COLUMNS = ("batch", "nodes", "check_ms")
@@ -97,13 +97,13 @@ class ForLogs:
         write(path, self)
 
 
-def halves(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
+def halves(texts: LoggedTexts) -> tuple[np.ndarray, np.ndarray]:
     """bool[N]: the answers that choose, every second one of each kind, and those that judge; a conversation is one."""
     chosen = np.array(numbers_in_kind(texts.names, texts.kinds)) % 2 == 0
     return (chosen, ~chosen) if not chosen.all() else (chosen, chosen)
 
 
-def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch: int, texts: Texts,
+def recommend(tried: Sequence[Candidate], prices: Mapping[str, RoundCost], batch: int, texts: LoggedTexts,
               rng: np.random.Generator) -> ForBatch:
     """The fastest candidate on the answers that choose, at the costs of a batch size, or the one with the fewest nodes
     of those nearly as fast, judged on the others; prices: as for `price_of`. Plain decoding has no nodes.

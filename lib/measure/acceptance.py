@@ -91,9 +91,8 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
         longest = max(map(len, texts.ids)) + new_tokens + deepest + 1
         asked[target], competitors = texts, Competitors(group, drafters, longest)
         studied += [Studied(recorded, competitors) for recorded in recording.record_all(
-            target, competitors, texts, choosing.names, temperatures=temperatures, tokens=new_tokens,
-            eos_token_id=group[0].eos_token_ids, seed=seed, folder=store.folder / "traces" / store.mark,
-            deepest=deepest)]
+            competitors, texts, choosing.names, temperatures=temperatures, tokens=new_tokens, seed=seed,
+            folder=store.folder / "traces" / store.mark, deepest=deepest)]
 
     for one in studied if publish else ():
         written(one, Path(publish))
@@ -129,9 +128,9 @@ def written(one: Studied, folder: Path) -> None:
     heads = [name for name in heads_for(about["target"]) if DRAFTERS[name].traits.replay == BY_RANKS]
     if heads := [name for name in heads if name not in one.competitors and DRAFTERS[name].traits.grows]:
         drafters |= (more := Competitors([pair], heads))
-        texts = [row[row >= 0].tolist() for row in known.tokens]
-        read = recording.read(pair.target, more.of_ranks, recorded.prompts, texts, names=known.prompts,
-                              kinds=known.kinds, eos_token_id=pair.eos_token_ids, ahead=atlas.AHEAD)
+        texts = recording.Texts(known.prompts, known.kinds, recorded.prompts,
+                                [row[row >= 0].tolist() for row in known.tokens], known.ended)
+        read = recording.read(pair.target, more.of_ranks, texts, ahead=atlas.AHEAD)
         known = replace(known, ranks={**known.ranks, **read.ranks}, probs={**known.probs, **read.probs})
         recorded = Recorded(known, recorded.prompts)
     growing = {name: as_drafter(drafter, pair.vocabulary) for name, drafter in drafters.items()}
@@ -218,7 +217,7 @@ def drafted_again(recorded: Recorded, name: str, drafter: Drafter, trees: Sequen
 
 
 def _about(trace: Trace) -> dict[str, object]:
-    return {key: trace.about[key] for key in ("target", "temperature")}
+    return {key: trace.labels[key] for key in ("target", "temperature")}
 
 
 def repetition(studied: Sequence[Studied]) -> pd.DataFrame:

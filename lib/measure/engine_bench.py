@@ -19,7 +19,7 @@ from lib.engines.driver import Running
 from lib.engines.methods import FORCED, PLAIN, Setting, Sizes, Way
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet
-from lib.replay.recording import read
+from lib.replay.recording import Texts, read
 from lib.replay.simulated import Recorded
 
 NODES = (0, 1, 2, 4, 7, 8, 15, 16)  # draft tokens of forced rounds: both sides of the steps that checks may have. An
@@ -130,7 +130,8 @@ def answer_length(tokens: Sequence[int], limit: int, ends: Sequence[int]) -> int
 def recorded(bench: Bench, written: Written, rows: Sequence[int]) -> Recorded:
     """Some prompts' texts as a trace, in which rounds start as long as the answer goes on."""
     known = bench.prompts.select(rows)
-    trace = read(None, {}, known.ids, [written.tokens[row] for row in rows], names=known.names, kinds=known.kinds)
+    tokens = [written.tokens[row] for row in rows]
+    trace = read(None, {}, Texts(known.names, known.kinds, known.ids, tokens, [False] * len(rows)))
     return Recorded(replace(trace, lengths=np.array([written.lengths[row] - 1 for row in rows])), known.ids)
 
 

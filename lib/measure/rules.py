@@ -15,6 +15,7 @@ from scipy.special import xlogy
 from scipy.stats import chi2, norm
 from torch import Tensor
 
+from lib.decoding.loop import generate, in_batches
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import cluster
 from lib.lab.chapter import Store
@@ -197,10 +198,14 @@ def first_tokens(case: tuple[str, str], pair, prompt: Tensor, setting: LawTest, 
     """The first tokens of `setting.samples` continuations of a prompt int64[T]; case: rule and proposal."""
     rule, proposal = case
     drafter = LanguageModelDrafter(pair.draft_model, proposal=proposal, temperature=setting.temperature)
-    done = live.decode(
-        pair.target, drafter, [prompt] * setting.samples, rows=ROWS, shape=setting.shape, rule=rule,
-        temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.length, seed=seed)
-    return [tuple(tokens) for tokens in done.new_tokens]
+    written = []
+    for number, (tokens, mask) in enumerate(in_batches([prompt] * setting.samples, ROWS)):
+        done = generate(
+            pair.target, drafter, tokens, attention_mask=mask, shape=setting.shape, rule=rule,
+            temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.length,
+            generator=cluster.seeded(seed, number * ROWS))
+        written += map(tuple, done.new_tokens)
+    return written
 
 
 @torch.inference_mode()

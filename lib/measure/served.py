@@ -27,7 +27,7 @@ from lib.models import prompts as prompt_files
 from lib.models.load import Served
 from lib.models.registry import sources
 from lib.replay import endpoint, logs
-from lib.replay.logs import Texts
+from lib.replay.logs import LoggedTexts
 from lib.replay.simulated import Recorded
 
 EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
@@ -95,7 +95,7 @@ def entrants(target: Served, kinds: Sequence[str]) -> list[Entrant]:
         for name, model in target.drafters.items()]
 
 
-def temperature_of(asked: float, texts: Texts) -> float:
+def temperature_of(asked: float, texts: LoggedTexts) -> float:
     """The temperature at which the answers were written: the one asked for, or that of the log. ValueError where
     neither tells one.
     """
@@ -108,12 +108,12 @@ def temperature_of(asked: float, texts: Texts) -> float:
     return texts.temperatures[0]
 
 
-def read(path: str | Path, inputs: str, target: Served) -> Texts:
+def read(path: str | Path, inputs: str, target: Served) -> LoggedTexts:
     """The answers of a log, or of the example, as the target's tokens."""
     return logs.tokenised(logs.read(path or EXAMPLE, inputs), target.tokenizer, eos_token_id=target.eos_token_ids)
 
 
-def answers(texts: Texts) -> pd.DataFrame:
+def answers(texts: LoggedTexts) -> pd.DataFrame:
     """The table "served_answers": the answers that were read, and the lines that were refused."""
     rows = [dict(answer=name, kind=kind, known_by=way, tokens=len(ids), ended=ended, remark="") for
             name, kind, way, ids, ended in zip(texts.names, texts.kinds, texts.known_by, texts.written, texts.ended)]
@@ -139,7 +139,7 @@ def ask(url: str, name: str, target: Served, path: str, folder: Path, *, first: 
     return endpoint.collect(url, requests, kinds, folder)
 
 
-def as_served(server: Server, texts: Texts, batches: Sequence[int], new_tokens: int,
+def as_served(server: Server, texts: LoggedTexts, batches: Sequence[int], new_tokens: int,
               ends: Sequence[int]) -> pd.DataFrame:
     """The table "served_runs": how fast a server decodes as it was started, and what it counts, for the first prompt of
     each kind.
@@ -170,7 +170,7 @@ def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dic
     return {batch: {name: known[batch] for name in ("", *target.drafters)} for batch in batches}
 
 
-def replayed(competing: Sequence[Entrant], texts: Texts, temperature: float, limits: Limits) -> list[Candidate]:
+def replayed(competing: Sequence[Entrant], texts: LoggedTexts, temperature: float, limits: Limits) -> list[Candidate]:
     """Every drafter with its static trees, replayed on the logged answers."""
     models = {entrant.name: entrant.drafter.model for entrant in competing
               if isinstance(entrant.drafter, LanguageModelDrafter)}
@@ -199,7 +199,7 @@ def predicted(tried: Sequence[Candidate], known: Mapping[int, Mapping[str, Round
     return pd.DataFrame(rows)
 
 
-def by_text_alone(competing: Sequence[Entrant], texts: Texts, tokenizer, temperature: float) -> pd.DataFrame:
+def by_text_alone(competing: Sequence[Entrant], texts: LoggedTexts, tokenizer, temperature: float) -> pd.DataFrame:
     """The table "served_text": what replay would tell, had the log the texts alone: by drafter the tokens per
     round of a chain on the answers whose ids are known, with these and with the canonical tokens. Without ids those of
     the example stand in, with the drafters that read the text.

@@ -1,17 +1,15 @@
 """Replay: what any tree would have accepted on recorded text.
 
-Start at `recording` (`record` makes a `Trace`) and `exact` (`accepted_lengths`, `rounds`). `logs` makes a trace of
-logged answers, which `log_lines` reads, `messages` as a chat template takes them, and `endpoint` asks a served model
-for. `rank_paths` is the trie on which exact replay works, with the best tree of a trace. `simulated` drafts again, for
-drafters that read the text alone and for trees that grow. `expectation` gives the expected acceptance of rules that
-sample their children, `acceptance` the tables of many trees, `live` decodes what replay does not decide.
+Start at `recording` (`record` makes a `Trace`) and `exact` (`accepted_lengths`, `rounds`). `rank_paths` is the trie on
+which exact replay works, with the best tree of a trace. `simulated` drafts again, for drafters that read the text alone
+and for trees that grow. `expectation` gives the expected acceptance of rules that sample their children, `acceptance`
+the tables of many trees, `live` decodes what replay does not decide. `logs` makes a trace of logged answers, for which
+`endpoint` asks a served model. `atlas` publishes traces as data.
 """
 
-from lib import lazy_exports
+from lib.replay.exact import accepted_lengths, chained, rounds
+from lib.replay.recording import Texts, read, record
+from lib.replay.trace import Trace, join, load, loop_start, save
 
-__getattr__, __all__ = lazy_exports(
-    __name__,
-    exact=("Walk", "accepted_lengths", "chain_of", "chained", "rounds", "walk"),
-    recording=("read", "record"),
-    trace=("Trace", "join", "load", "loop_start", "save"),
-)
+__all__ = ["Texts", "Trace", "accepted_lengths", "chained", "join", "load", "loop_start", "read", "record", "rounds",
+           "save"]

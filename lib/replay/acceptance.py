@@ -136,8 +136,8 @@ def evaluate(trace: Trace, drafter: str, trees: Sequence[tuple[str, int, Tree]])
     for family, budget, tree in trees:
         rows = tally_walk(trace, rounds_of(trace, tree, drafter))
         frames.append(rows.assign(family=family, budget=budget, depth=tree.max_depth))
-    about = {key: trace.about[key] for key in ("target", "temperature")}
-    return pd.concat(frames, ignore_index=True).assign(drafter=drafter, **about)
+    labels = {key: trace.labels[key] for key in ("target", "temperature")}
+    return pd.concat(frames, ignore_index=True).assign(drafter=drafter, **labels)
 
 
 def _frequencies(ranks: np.ndarray) -> np.ndarray:

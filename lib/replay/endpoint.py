@@ -76,6 +76,6 @@ def _answer(client, url: str, request: Mapping[str, object]) -> dict[str, object
         return response.model_dump(exclude_none=True)
     except (openai.OpenAIError, ValueError, AttributeError) as error:  # the last two where the answer has no JSON
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
-        raise ValueError(f"the server at {url} gave no answer of {request['model']!r} ({reason}); give the url up to /v1 "
-                         f"and the name that it serves, and set {KEY} if it needs a key; the same command goes on from "
-                         "there") from None
+        raise ValueError(f"the server at {url} gave no answer of {request['model']!r} ({reason}); give the url up to "
+                         f"/v1 and the name that it serves, and set {KEY} if it needs a key; the same command goes on "
+                         "from there") from None

@@ -1,9 +1,9 @@
 """Expected acceptance of rules that sample their children, from recorded text: exact except for the sampled text.
 
 The output of a lossless rule has the target's distribution. So expected acceptance can be computed from recorded text,
-without sampling drafts: let c be the next token of the target's text, and A_j(x) the probability that the child in
-place j is accepted and is token x. Then A_j(c) / p(c) is the probability that c came from that child. Of a round that
-starts in the target's text c_1, c_2, ..., a rule that decides node by node accepts the node whose path has the places
+without sampling drafts: let c be the next token of the target's text, and A_j(x) the probability that the j-th drawn
+child is accepted and is token x. Then A_j(c) / p(c) is the probability that c came from that child. Of a round that
+starts in the target's text c_1, c_2, ..., a rule that decides node by node accepts the node whose path has the draws
 j_1 .. j_d with probability A_j1(c_1) / p(c_1) ... A_jd(c_d) / p(c_d). `chances` computes these ratios while a trace is
 recorded; `survival` combines them for a tree. Only distributions along the text are needed.
 
@@ -32,13 +32,12 @@ SAMPLES = 4  # samples of the rejected tokens at a position, for siblings that a
 
 
 def chances(p: Tensor, q: Tensor, tokens: Tensor, siblings: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """By "rule|k", float[S, k] for k = 1 .. `siblings` children: the probability that each text token came from the
-    child in each place.
+    """By "rule|k", float[S, k] for k = 1 .. `siblings` children: the probability that each text token came from each
+    child, in draw order.
 
     p, q: float[S, V], the warped distributions of target and drafter. tokens: int64[S], the text.
-    A place is a child's index among its siblings in draw order; a token that is drawn twice has the place of its first
-    draw. Without replacement a later sibling does not change the value of an earlier one, so only the largest k
-    is kept.
+    A token that is drawn twice is the child of its first draw. Without replacement a later sibling does not change the
+    value of an earlier one, so only the largest k is kept.
     """
     accepted = {}
     for k in range(1, siblings + 1):
@@ -59,7 +58,7 @@ def multi_step(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
         trials.append(reach * torch.minimum(_at(rest, tokens), proposed))
         rest, mass = _residual(rest, q)
         reach = reach * mass
-    return by_place(trials, torch.zeros_like(proposed), proposed)
+    return by_draw(trials, torch.zeros_like(proposed), proposed)
 
 
 def k_seq(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
@@ -70,7 +69,7 @@ def k_seq(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
     shared = torch.minimum(p / rho[:, None], q)
     accepted, rejection = _at(shared, tokens), (1 - shared.sum(-1)).clamp_min(0)
     rejected_x = (_at(q, tokens) - accepted) / rejection.clamp_min(1e-30)  # that a rejected draw is x
-    return by_place([rejection**i * accepted for i in range(k)], rejected_x.clamp(0, 1), _at(q, tokens))
+    return by_draw([rejection**i * accepted for i in range(k)], rejected_x.clamp(0, 1), _at(q, tokens))
 
 
 def without_replacement(
@@ -81,26 +80,27 @@ def without_replacement(
     """
     total = torch.zeros(len(p), k, dtype=p.dtype, device=p.device)
     for _ in range(samples):
-        rest, left, reach = p, q, torch.ones_like(p[:, 0])
+        rest, proposal, reach = p, q, torch.ones_like(p[:, 0])
         rejected = torch.zeros_like(p, dtype=torch.bool)
-        for place in range(k):
-            total[:, place] += reach * torch.minimum(_at(rest, tokens), _at(left, tokens))
-            rejected.scatter_(1, _sample((left - rest).clamp_min(0), generator)[:, None], True)
-            rest, mass = _residual(rest, left)
+        for draw in range(k):
+            total[:, draw] += reach * torch.minimum(_at(rest, tokens), _at(proposal, tokens))
+            weights = (proposal - rest).clamp_min(1e-30).to(generator.device)  # of the token that is rejected
+            rejected.scatter_(1, torch.multinomial(weights, 1, generator=generator).to(p.device), True)
+            rest, mass = _residual(rest, proposal)
             reach = reach * mass
-            left = _without(left, rejected)
+            proposal = _without(proposal, rejected)
     return total / samples
 
 
-def by_place(trials: Sequence[Tensor], earlier: Tensor, later: Tensor) -> Tensor:
-    """float[S, k]: the probability of each place, where trial i of k, in random order, accepts x with probability
+def by_draw(trials: Sequence[Tensor], earlier: Tensor, later: Tensor) -> Tensor:
+    """float[S, k]: the probability of each draw, where trial i of k, in random order, accepts x with probability
     trials[i] float[S], and draws tried before and after it are x too with probabilities `earlier` and `later`.
 
-    A token's child has the place of its first draw: c further copies move it to place j with probability
+    A token is the child of its first draw: c further copies make that draw j with probability
     C(k - 1 - j, c) / C(k, c + 1).
     """
     k = len(trials)
-    first = [[comb(k - 1 - place, copies) / comb(k, copies + 1) for place in range(k)] for copies in range(k)]
+    first = [[comb(k - 1 - draw, copies) / comb(k, copies + 1) for draw in range(k)] for copies in range(k)]
     first = torch.tensor(first, dtype=later.dtype, device=later.device)
     total = torch.zeros(len(later), k, dtype=later.dtype, device=later.device)
     for i, chance in enumerate(trials):
@@ -130,20 +130,13 @@ def _residual(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     return rest / mass.clamp_min(1e-30)[:, None], mass
 
 
-def _sample(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """One index per row by inversion, int64[S]; the last index for a row without weight."""
-    ends = weights.cumsum(-1)
-    share = torch.rand(len(weights), 1, generator=generator, device=generator.device, dtype=torch.float64)
-    goal = share.to(ends.device, ends.dtype) * ends[:, -1:]
-    return (ends <= goal).sum(-1).clamp_max(weights.shape[1] - 1)
-
-
 def _without(q: Tensor, rejected: Tensor) -> Tensor:
     """q float[S, V] without the rejected tokens bool[S, V], normalised; uniform over the others if no mass is left."""
-    left = q.masked_fill(rejected, 0)
-    mass = left.sum(-1, keepdim=True)
-    uniform = (~rejected).to(q.dtype)
-    return torch.where(mass > 1e-20, left / mass.clamp_min(1e-30), uniform / uniform.sum(-1, keepdim=True).clamp_min(1))
+    remaining = q.masked_fill(rejected, 0)
+    mass = remaining.sum(-1, keepdim=True)
+    others = (~rejected).to(q.dtype)
+    uniform = others / others.sum(-1, keepdim=True).clamp_min(1)
+    return torch.where(mass > 1e-20, remaining / mass.clamp_min(1e-30), uniform)
 
 
 # ------------------------------------------------------------------------------------------------------ a tree's rounds
@@ -158,14 +151,11 @@ def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
     alive = {0: inside.astype(float)}
     survive = np.zeros((*inside.shape, tree.max_depth + 1))
     survive[..., 0] = alive[0]
-    for node in range(tree.size):
-        children = tree.children(node)
-        if not children:
-            continue
-        depth = int(tree.depth[node])
+    for node in (node for node in range(tree.size) if tree.children(node)):
+        children, depth = tree.children(node), int(tree.depth[node])
         steps = _ahead(_chances(trace, drafter, rule, len(children)), depth)
-        for place, child in enumerate(children):
-            alive[child] = alive[node] * steps[..., place]
+        for draw, child in enumerate(children):
+            alive[child] = alive[node] * steps[..., draw]
             survive[..., depth + 1] += alive[child]
     return survive
 

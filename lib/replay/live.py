@@ -2,25 +2,22 @@
 with a memory.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from lib.decoding.loop import generate, in_batches
 from lib.decoding.records import Generation
 from lib.drafters.registry import make
 from lib.lab import cluster
+from lib.models.prompts import PromptSet
 from lib.replay import acceptance
 from lib.replay.trace import loop_start
 from lib.trees import named
 
 ROWS = 16  # prompts per batch
-PromptBatch = tuple[int, tuple[Tensor, ...]]  # the place of the first prompt among all, and the prompts int64[T]
 
 
 @dataclass(frozen=True)
@@ -33,49 +30,26 @@ class Live:
     temperature: float
 
 
-def run(setting: Live, pair, prompts, *, new_tokens: int, seed: int) -> pd.DataFrame:
-    """`tally` of one setting over a `models.prompts.PromptSet`, with the setting's columns. seed: of drafts and text;
-    settings with other seeds are independent.
+def run(setting: Live, pair, prompts: PromptSet, *, new_tokens: int, seed: int) -> pd.DataFrame:
+    """`tally` of one setting over prompts, with the setting's columns. seed: of drafts and text; settings with other
+    seeds are independent.
     """
-    generation = joined(cluster.spread(_batch, batches(prompts.ids, ROWS), setting, pair, new_tokens, seed))
-    return tally(generation, prompts.names, prompts.kinds).assign(
+    batches = [(first, prompts.select(range(first, min(first + ROWS, len(prompts.ids)))))
+               for first in range(0, len(prompts.ids), ROWS)]
+    parts = cluster.spread(_run_batch, batches, setting, pair, new_tokens, seed)
+    return pd.concat(parts, ignore_index=True).assign(
         pair=pair.name, **vars(setting), budget=named(setting.shape).budget)
 
 
-def _batch(batch: PromptBatch, setting: Live, pair, new_tokens: int, seed: int) -> Generation:
-    drafter = make("model", pair, proposal=setting.drafter, temperature=setting.temperature or 1.0)
-    return decode_batch(batch, pair.target, drafter, seed, shape=setting.shape, rule=setting.rule,
-                        temperature=setting.temperature, max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids)
-
-
-def decode(target, drafter, prompts: Sequence[Tensor], *, rows: int = ROWS, seed: int = 0, **settings) -> Generation:
-    """`generate` over prompts int64[T] of any lengths, in batches of at most `rows`, each with draws of its own; the
-    rounds' `row` counts over all prompts.
-    """
-    return joined(decode_batch(batch, target, drafter, seed, **settings) for batch in batches(prompts, rows))
-
-
-def batches(prompts: Sequence[Tensor], rows: int) -> list[PromptBatch]:
-    """Prompts with the place of the first one, at most `rows` together."""
-    return [(first, tuple(prompts[first : first + rows])) for first in range(0, len(prompts), rows)]
-
-
-def decode_batch(batch: PromptBatch, target, drafter, seed: int, **settings) -> Generation:
-    """`generate` over one of `batches`, with draws that depend on its place and the seed alone."""
+def _run_batch(batch: tuple[int, PromptSet], setting: Live, pair, new_tokens: int, seed: int) -> pd.DataFrame:
+    """The rows of one batch, with draws that depend on the number of its first prompt and the seed alone."""
     first, prompts = batch
-    ((padded, mask),) = in_batches(prompts, len(prompts))
-    return generate(target, drafter, padded, attention_mask=mask, generator=cluster.seeded(seed, first), **settings)
-
-
-def joined(parts: Iterable[Generation]) -> Generation:
-    """The generations of consecutive batches as one."""
-    rounds, written, calls = [], [], np.zeros(2, dtype=int)
-    for part in parts:
-        calls += part.target_calls, part.drafter_calls
-        rounds += [replace(record, row=record.row + len(written)) for record in part.rounds]
-        written += part.new_tokens
-    return Generation(pad_sequence([torch.tensor(row) for row in written], batch_first=True), rounds, written,
-                      *calls.tolist())
+    drafter = make("model", pair, proposal=setting.drafter, temperature=setting.temperature or 1.0)
+    (tokens, mask), = in_batches(prompts.ids, ROWS)
+    done = generate(pair.target, drafter, tokens, attention_mask=mask, shape=setting.shape, rule=setting.rule,
+                    temperature=setting.temperature, max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids,
+                    generator=cluster.seeded(seed, first))
+    return tally(done, prompts.names, prompts.kinds)
 
 
 def tally(generation: Generation, names: Sequence[str], kinds: Sequence[str]) -> pd.DataFrame:

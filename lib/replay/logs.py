@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from lib.lab import json_text, stats
 from lib.models import dialogue
+from lib.replay.recording import Texts
 from lib.replay.recording import read as read_trace
 from lib.replay.trace import Trace
 
@@ -40,7 +40,10 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a log. where: its file and number. request: the body; choice: the response's one choice."""
+    """One line of a log. where: its file and number. request, response: the bodies; choice: the response's only one.
+
+    temperature: at which the answer was written; None where the log has none.
+    """
 
     where: str
     name: str
@@ -48,6 +51,7 @@ class Line:
     request: Mapping
     response: Mapping
     choice: Mapping
+    temperature: float | None
 
 
 @dataclass(frozen=True)
@@ -59,18 +63,12 @@ class Logged:
 
 
 @dataclass(frozen=True)
-class Texts:
-    """Logged answers as tokens. prompts: int64[T] each; written: the answers' ids, EOS included where it ended one.
+class LoggedTexts(Texts):
+    """Logged answers as tokens, EOS included where it ended one.
 
-    ended: whether the answer ended by itself. known_by: BY_IDS or BY_TEXT. temperatures: those that the log has.
-    refused: by place of the line the reason.
+    known_by: BY_IDS or BY_TEXT. temperatures: those that the log has. refused: by place of the line the reason.
     """
 
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    prompts: tuple[Tensor, ...]
-    written: tuple[list[int], ...]
-    ended: tuple[bool, ...]
     known_by: tuple[str, ...]
     temperatures: tuple[float, ...]
     refused: Mapping[str, str]
@@ -83,7 +81,7 @@ def read(path: str | Path, inputs: str | Path = "") -> Logged:
     """The lines of a log; inputs: the batch API's input file, for its output.
 
     A line that has no request with its answer is refused with the reason. FileNotFoundError without the file;
-    ValueError where no line is left, or where more than MOST_REFUSED are refused.
+    ValueError where none remains, or where more than MOST_REFUSED are refused.
     """
     requests, lines, refused = {}, [], {}
     for where, text in _texts(inputs) if inputs else ():
@@ -145,13 +143,15 @@ def _line(row: Mapping, requests: Mapping[str, Mapping], where: str) -> Line:
     choices = response.get("choices") or ()
     if len(choices) != 1:
         raise Refused(f"the response has {len(choices)} choices; log one answer per line")
-    return Line(where, name, str(row.get("category", "logged")), request, response, choices[0])
+    temperature = request.get("temperature", response.get("temperature"))
+    temperature = None if temperature is None else float(temperature)
+    return Line(where, name, str(row.get("category", "logged")), request, response, choices[0], temperature)
 
 
 # --------------------------------------------------------------------------------------------------------------- tokens
 
 
-def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -> Texts:
+def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -> LoggedTexts:
     """The answers of a log as tokens of a tokenizer, in whose chat template they were asked for.
 
     An answer that ended by itself gets a last token where its tokens lack it: the one that the server names, else the
@@ -167,10 +167,9 @@ def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -
             refused[line.where] = _reason(error)
     _check_share("the log", len(rows), refused)
     lines, dialogues, prompts, written, ended, known_by = zip(*rows)
-    temperatures = {line.request.get("temperature", line.response.get("temperature")) for line in lines} - {None}
     names = _named_by_turn([line.name for line in lines], dialogues, prompts)
-    return Texts(names, tuple(line.kind for line in lines), prompts, written, ended, known_by,
-                 tuple(sorted(map(float, temperatures))), refused)
+    return LoggedTexts(names, tuple(line.kind for line in lines), prompts, written, ended, known_by,
+                       tuple(sorted({line.temperature for line in lines} - {None})), refused)
 
 
 def _tokens(line: Line, tokenizer, usual_ends: Sequence[int | None]) -> tuple[list[str], Tensor, list[int], bool, str]:
@@ -187,9 +186,9 @@ def _tokens(line: Line, tokenizer, usual_ends: Sequence[int | None]) -> tuple[li
         raise Refused(f"the answer has {beside[0]} beside its text, and not how the model wrote both; {LOG_IDS}")
     known_by, texts = BY_TEXT if ids is None else BY_IDS, []
     if prompt_ids is None and "messages" in request:
-        messages = [{"role": asked["role"], "content": _text(asked, "\n")} for asked in request["messages"]]
+        messages = [{"role": turn["role"], "content": _text(turn, "\n")} for turn in request["messages"]]
         prompt_ids = _of_messages(messages, request, response.get("created"), tokenizer)
-        texts = [f"{asked['role']}: {asked['content'].strip()}" for asked in messages]
+        texts = [f"{turn['role']}: {turn['content'].strip()}" for turn in messages]
         texts.append(f"assistant: {str(message.get('content')).strip()}")
     elif prompt_ids is None:
         prompt_ids = _of_completion(request.get("prompt"), tokenizer)
@@ -253,18 +252,18 @@ def _named_by_turn(names: Sequence[str], dialogues: Sequence[list[str]], prompts
     conversation. Where the log has tokens or texts alone, those whose prompt begins with the earlier prompt are.
     """
     begins = [texts or [str(token) for token in ids.tolist()] for texts, ids in zip(dialogues, prompts)]
-    asked = [parts[:-1] if texts else parts for parts, texts in zip(begins, dialogues)]
+    prefixes = [parts[:-1] if texts else parts for parts, texts in zip(begins, dialogues)]  # without the answer
     turns: dict[int, list[int]] = {}
     earlier: list[int] = []  # rows with which the next in sorted order may begin, the first turn first
     for row in sorted(range(len(names)), key=begins.__getitem__):
-        while earlier and (len(asked[row]) == len(asked[earlier[-1]])
-                           or asked[row][:len(begins[earlier[-1]])] != begins[earlier[-1]]):
+        while earlier and (len(prefixes[row]) == len(prefixes[earlier[-1]])
+                           or prefixes[row][:len(begins[earlier[-1]])] != begins[earlier[-1]]):
             earlier.pop()
         earlier.append(row)
         turns.setdefault(earlier[0], []).append(row)
     named = list(names)
     for first, rows in turns.items():
-        for turn, row in enumerate(sorted(rows, key=lambda row: (len(asked[row]), row)), 1):
+        for turn, row in enumerate(sorted(rows, key=lambda row: (len(prefixes[row]), row)), 1):
             named[row] = f"{names[first]}{stats.TURN}{turn}" if len(rows) > 1 else names[row]
     return tuple(named)
 
@@ -272,13 +271,13 @@ def _named_by_turn(names: Sequence[str], dialogues: Sequence[list[str]], prompts
 # ---------------------------------------------------------------------------------------------------------------- trace
 
 
-def select(texts: Texts, rows: Sequence[int]) -> Texts:
+def select(texts: LoggedTexts, rows: Sequence[int]) -> LoggedTexts:
     """Some of the answers, in this order."""
-    return replace(texts, **{name: tuple(getattr(texts, name)[row] for row in rows)
-                             for name in ("names", "kinds", "prompts", "written", "ended", "known_by")})
+    part = texts.select(rows)
+    return replace(texts, **vars(part), known_by=tuple(texts.known_by[row] for row in rows))
 
 
-def canonicalised(texts: Texts, tokenizer) -> Texts:
+def canonicalised(texts: LoggedTexts, tokenizer) -> LoggedTexts:
     """The same answers, each with the tokens that the tokenizer makes of its text."""
     decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in texts.written]
     written = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in decoded]
@@ -286,11 +285,9 @@ def canonicalised(texts: Texts, tokenizer) -> Texts:
                    written=tuple(ids or before for ids, before in zip(written, texts.written)))
 
 
-def trace_of(texts: Texts, models: Mapping[str, object], *, temperature: float) -> Trace:
+def trace_of(texts: LoggedTexts, models: Mapping[str, object], *, temperature: float) -> Trace:
     """The trace of logged answers with the ranks of language models, which share the target's tokenizer.
 
     Probabilities of the target are not known: `target_probs` is 0, and there is no alpha.
     """
-    trace = read_trace(None, models, texts.prompts, texts.written, names=texts.names, kinds=texts.kinds,
-                       temperature=temperature)
-    return replace(trace, ended=np.array(texts.ended))
+    return read_trace(None, models, texts, temperature=temperature)

@@ -11,7 +11,7 @@ the target reads each text.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -24,11 +24,9 @@ from lib.replay.exact import Walk
 from lib.replay.trace import Trace
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import GeneratorDraws
+from lib.verify.draft import Draft, GeneratorDraws
 
-HELD = 32  # rows whose hidden states are in memory
-
-Round = tuple[int, int, int, int, int, int, int, bool]  # the columns of `SimulatedWalk`
+MOST_ROWS = 32  # rows whose hidden states are in memory
 
 
 @dataclass(frozen=True)
@@ -47,35 +45,35 @@ class SimulatedWalk(Walk):
 class Recorded:
     """A trace, and the prompts int64[T] that its rows continue, in their order.
 
-    The hidden states of HELD rows stay in memory until `forget`.
+    The hidden states of MOST_ROWS rows stay in memory until `forget`.
     """
 
     def __init__(self, trace: Trace, prompts: Sequence[Tensor]):
         self.trace, self.prompts = trace, prompts
-        self.held: dict[tuple, Sequence[Tensor]] = {}
+        self.states: dict[tuple, Sequence[Tensor]] = {}
 
     @torch.no_grad()
     def hidden_states(self, row: int, target) -> Sequence[Tensor]:
         """The target's hidden states of a row's whole text, [T, H] per layer."""
-        if (row, target) in self.held:
-            return self.held[row, target]
+        if (row, target) in self.states:
+            return self.states[row, target]
         tokens = self.trace.tokens[row]  # the first root, and tokens beyond the limit, included
         text = torch.cat([self.prompts[row], torch.from_numpy(tokens[tokens >= 0].astype(np.int64))])
-        out = target(text[None].to(target.device), output_hidden_states=True, logits_to_keep=1)
-        states = [layer[0] for layer in out.hidden_states]
-        if len(self.held) < HELD:
-            self.held[row, target] = states
+        outputs = target(text[None].to(target.device), output_hidden_states=True, logits_to_keep=1)
+        states = [layer[0] for layer in outputs.hidden_states]
+        if len(self.states) < MOST_ROWS:
+            self.states[row, target] = states
         return states
 
     def forget(self) -> None:
         """Frees the hidden states."""
-        self.held = {}
+        self.states = {}
 
     def halves(self) -> tuple["Recorded", "Recorded"]:
-        """The part that trees are grown from, whose prompts' names are in about["choosing"], and the part that judges
+        """The part that trees are grown from, whose prompts' names are in labels["choosing"], and the part that judges
         them.
         """
-        chooses = np.isin(np.array(self.trace.prompts), self.trace.about["choosing"])
+        chooses = np.isin(np.array(self.trace.prompts), self.trace.labels["choosing"])
         choosing, judging = (Recorded(self.trace.select(half), [self.prompts[row] for row in np.flatnonzero(half)])
                              for half in (chooses, ~chooses))
         return choosing, judging
@@ -89,50 +87,55 @@ def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: 
     rows: the number of rows that are decoded together.
     ValueError for other drafters.
     """
-    trace = recorded.trace
     if not replayable(drafter):
         raise ValueError(f"drafter is a {type(drafter).__name__}, whose rounds depend on more than the text and the "
                          "target, or which cannot start inside a text; give a kind whose traits say how it is "
                          "replayed, and decode with others live")
-    counted = trace.starts(shape.max_depth)
-    running, walked = np.flatnonzero(counted > 0).tolist(), []
-    for first in range(0, len(running), rows):
-        walked += _consecutive(recorded, drafter, shape, running[first : first + rows], counted)
+    ends, walked = recorded.trace.ends, []
+    for row, start, draft, path, draft_calls in drafted(recorded, drafter, shape, rows=rows):
+        node, tree = path[-1] if path else ROOT, draft.tree
+        open_end = start + len(path) < ends[row] and bool(tree.children(node))
+        walked.append((row, start, len(path), node, tree.budget, tree.max_depth, draft_calls, open_end))
     *columns, open_end = np.array(sorted(walked), dtype=np.int64).reshape(-1, 8).T
     return SimulatedWalk(*columns, open_end.astype(bool))
 
 
 @torch.no_grad()
-def _consecutive(recorded: Recorded, drafter: Drafter, shape, chunk: list[int], counted: np.ndarray) -> list[Round]:
-    """The consecutive rounds of some rows; the drafter commits the trace's tokens."""
-    trace, prompts = recorded.trace, recorded.prompts
-    running, done, at = copy.copy(drafter), [], [0] * len(chunk)
-    running = LeadingChain(running) if trace.about.get("chains") else running
-    lengths = [len(prompts[row]) for row in chunk]
-    hidden = [recorded.hidden_states(row, drafter.target) if drafter.wants_hidden_states else () for row in chunk]
-    running.start([prompts[row] for row in chunk])
-    running.commit([[] for _ in chunk], trace.tokens[chunk, 0].tolist(),
-                   _outputs(hidden, [0] * len(chunk), [list(range(length)) for length in lengths]))
-    while chunk:
-        calls = running.calls
-        drafts = running.propose(shape, GeneratorDraws(None))
-        levels = running.levels or [running.calls - calls] * len(drafts)
-        ahead = [trace.tokens[row, start + 1 : trace.ends[row] + 1].tolist() for row, start in zip(chunk, at)]
-        paths = [draft.along(tokens) for draft, tokens in zip(drafts, ahead)]
-        for row, start, draft, path, level_calls, tokens in zip(chunk, at, drafts, paths, levels, ahead):
-            end = path[-1] if path else ROOT
-            open_end = len(path) < len(tokens) and bool(draft.tree.children(end))
-            done.append((row, start, len(path), end, draft.tree.budget, draft.tree.max_depth,
-                         level_calls, open_end))
-        after = [start + len(path) + 1 for start, path in zip(at, paths)]
-        bonus = [int(trace.tokens[row, min(start, trace.ends[row])]) for row, start in zip(chunk, after)]
-        running.commit(paths, bonus, _outputs(hidden, [length + start for length, start in zip(lengths, at)],
-                                              [[ROOT, *path] for path in paths]))
-        left = [index for index, row in enumerate(chunk) if after[index] < counted[row]]
-        if 0 < len(left) < len(chunk):
-            running.select(left)
-        chunk, at, lengths, hidden = ([column[index] for index in left] for column in (chunk, after, lengths, hidden))
-    return done
+def drafted(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32,
+            everywhere: bool = False) -> Iterator[tuple[int, int, Draft, list[int], int]]:
+    """Row, start, draft, the draft's nodes whose tokens are the text's, and its forward passes (of a head those of its
+    batch), for each round of the rows, or everywhere: for each transition at which a round may start.
+    """
+    trace, counted = recorded.trace, recorded.trace.starts(0 if everywhere else shape.max_depth)
+    running = np.flatnonzero(counted > 0).tolist()
+    for chunk in (running[first : first + rows] for first in range(0, len(running), rows)):
+        batch = LeadingChain(copy.copy(drafter)) if trace.labels.get("chains") else copy.copy(drafter)
+        hidden = [recorded.hidden_states(row, drafter.target) if drafter.wants_hidden_states else () for row in chunk]
+        starts, lengths = [0] * len(chunk), [len(recorded.prompts[row]) for row in chunk]
+        batch.start([recorded.prompts[row] for row in chunk])
+        batch.commit([[] for _ in chunk], trace.tokens[chunk, 0].tolist(),
+                     _outputs(hidden, starts, [list(range(length)) for length in lengths]))
+        while chunk:
+            # draft
+            calls = batch.calls
+            drafts = batch.propose(shape, GeneratorDraws(None))
+            levels = batch.levels or [batch.calls - calls] * len(drafts)
+            # verify by the text
+            paths = [draft.along(trace.tokens[row, start + 1 : trace.ends[row] + 1].tolist())
+                     for row, start, draft in zip(chunk, starts, drafts)]
+            yield from zip(chunk, starts, drafts, paths, levels)
+            # commit
+            paths = [[] for _ in chunk] if everywhere else paths
+            nodes = [[ROOT, *path] for path in paths]
+            states = _outputs(hidden, [length + start for length, start in zip(lengths, starts)], nodes)
+            starts = [start + len(path) + 1 for start, path in zip(starts, paths)]
+            bonus = [int(trace.tokens[row, min(start, trace.ends[row])]) for row, start in zip(chunk, starts)]
+            batch.commit(paths, bonus, states)
+            remaining = [index for index, row in enumerate(chunk) if starts[index] < counted[row]]
+            if 0 < len(remaining) < len(chunk):
+                batch.select(remaining)
+            chunk, starts, lengths, hidden = ([column[index] for index in remaining]
+                                              for column in (chunk, starts, lengths, hidden))
 
 
 def _outputs(hidden: Sequence[Sequence[Tensor]], first: Sequence[int], nodes: Sequence[list[int]]) -> SimpleNamespace:

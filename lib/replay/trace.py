@@ -1,22 +1,21 @@
-"""The trace: what a target wrote, with each drafter's rank of every token, its file, and where its text begins to loop.
+"""The trace: what a target wrote, with each drafter's rank of every token; its file; and where its text begins to loop.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
-from typing import Mapping, Sequence
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
 
-from lib.lab import atomic_file, json_text
+from lib.lab import atomic_file
 
 BY_ROW = ("tokens", "lengths", "ended", "loops", "target_probs")
 BY_DRAFTER = ("ranks", "probs", "alpha", "chances")
 PADDING = {"tokens": -1, "ranks": -1}  # values after a row's end; 0 elsewhere
 INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "loops": np.int64, "ranks": np.int32}
-ABOUT = ("about", "prompts", "kinds")  # kept as texts
+NAMES = ("labels", "prompts", "kinds")  # kept as JSON
 SHORTEST_LOOP_REPEATS = 3
 LONGEST_PERIOD = 40
 
@@ -36,7 +35,7 @@ class Trace:
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
     c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without alpha.
     `chances`: float[N, L, K] by "drafter|rule|k", the input of `expectation`. `prompts` and `kinds` name the rows;
-    `about` has target, temperature and the names of the choosing prompts.
+    `labels` has target, temperature and the names of the choosing prompts.
     """
 
     tokens: np.ndarray
@@ -49,7 +48,7 @@ class Trace:
     alpha: Mapping[str, np.ndarray]
     prompts: tuple[str, ...]
     kinds: tuple[str, ...]
-    about: Mapping[str, object] = field(default_factory=dict)
+    labels: Mapping[str, object] = field(default_factory=dict)
     chances: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -79,9 +78,9 @@ class Trace:
         """The ranks of a drafter, [N, L] or [N, L, D]; None for the first one."""
         return self.ranks[next(iter(self.ranks)) if drafter is None else drafter]
 
-    def next_ranks(self, drafter: str | None = None) -> np.ndarray:
+    def next_ranks(self, drafter: str) -> np.ndarray:
         """int32[N, L]: the rank of the next token at each transition."""
-        ranks = self.drafter_ranks(drafter)
+        ranks = self.ranks[drafter]
         return ranks if ranks.ndim == 2 else ranks[:, :, 0]
 
     def select(self, rows: np.ndarray) -> "Trace":
@@ -97,7 +96,7 @@ class Trace:
 
 
 def join(parts: Sequence[Trace]) -> Trace:
-    """The rows of several traces of the same drafters, padded to the longest row; `about` is the first trace's."""
+    """The rows of several traces of the same drafters, padded to the longest row; `labels` is the first trace's."""
     def stacked(name: str, arrays: list[np.ndarray]) -> np.ndarray:
         if arrays[0].ndim == 1:
             return np.concatenate(arrays)
@@ -116,26 +115,28 @@ def join(parts: Sequence[Trace]) -> Trace:
     )
 
 
-def packed(trace: Trace) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """A trace as arrays by name, of small integers and half precision, and as texts."""
-    arrays = {name: getattr(trace, name) for name in BY_ROW}
+# ------------------------------------------------------------------------------------------------------------ its file
+
+
+def save(trace: Trace, path: str | Path, **more: np.ndarray) -> None:
+    """Writes a trace, and further arrays, to one compressed .npz file, in one step: small integers and half precision.
+    """
+    arrays = {name: getattr(trace, name) for name in BY_ROW} | more
     arrays |= {f"{kind}.{name}": array for kind in BY_DRAFTER for name, array in getattr(trace, kind).items()}
-    small = {}
-    for name, array in arrays.items():
-        kind = np.float16
-        if array.dtype.kind != "f":
-            low, high = int(array.min(initial=0)), int(array.max(initial=0))
-            kind = next(kind for kind in (np.int8, np.int16, np.int32, np.int64)
-                        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
-        small[name] = np.ascontiguousarray(array.astype(kind))
-    return small, {name: json.dumps(getattr(trace, name)) for name in ABOUT}
+    small = {name: array.astype(_smallest(array)) for name, array in arrays.items()}
+    stream = BytesIO()
+    np.savez_compressed(stream, **small, **{name: np.array(json.dumps(getattr(trace, name))) for name in NAMES})
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    atomic_file.replace(Path(path), stream.getvalue())
 
 
-def save(trace: Trace, path: str | Path) -> None:
-    """Writes a trace to one safetensors file, in one step."""
-    path, (arrays, about) = Path(path), packed(trace)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.replace(path, to_bytes(arrays, metadata=about))
+def _smallest(array: np.ndarray) -> type:
+    """The smallest dtype that holds an array's integers; half precision for other numbers."""
+    if array.dtype.kind in "bf":
+        return bool if array.dtype == bool else np.float16
+    low, high = int(array.min(initial=0)), int(array.max(initial=0))
+    return next(kind for kind in (np.int8, np.int16, np.int32, np.int64)
+                if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
 
 
 def load(path: str | Path) -> Trace:
@@ -143,26 +144,29 @@ def load(path: str | Path) -> Trace:
 
     FileNotFoundError if there is no file; ValueError if the file is damaged or holds something else.
     """
+    return load_with_more(path)[0]
+
+
+def load_with_more(path: str | Path) -> tuple[Trace, dict[str, np.ndarray]]:
+    """As `load`, with the further arrays of the file."""
     try:
-        with safe_open(path, "numpy") as file:
-            about = {name: json_text.loads(text) for name, text in (file.metadata() or {}).items()}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, json.JSONDecodeError) as reason:
-        raise ValueError(f"{path} cannot be read ({reason}): delete it, and record the trace again") from None
-    return unpacked(arrays, about, path)
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        names = {name: json.loads(str(arrays.pop(name))) for name in NAMES}
+        read = {name: arrays.pop(name).astype(INTEGERS.get(name, np.float32)) for name in BY_ROW}
+        for kind in BY_DRAFTER:
+            read[kind] = {name.split(".", 1)[1]: arrays.pop(name).astype(INTEGERS.get(kind, np.float32))
+                          for name in list(arrays) if name.startswith(f"{kind}.")}
+        prompts, kinds = tuple(names["prompts"]), tuple(names["kinds"])
+        return Trace(**read, labels=names["labels"], prompts=prompts, kinds=kinds), arrays
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # whatever a damaged archive raises
+        raise ValueError(f"{path} is no trace, damaged, or of an older version ({type(error).__name__}: {error}); "
+                         "delete it, and record the trace again") from None
 
 
-def unpacked(arrays: Mapping[str, np.ndarray], about: Mapping[str, object], path: Path) -> Trace:
-    """The trace of `packed`, with the texts' values. ValueError names the file where something is missing."""
-    arrays = {name: array.astype(INTEGERS.get(name.split(".")[0], np.float32)) for name, array in arrays.items()}
-    missing = {*BY_ROW, *ABOUT} - {*arrays, *about}
-    if missing:
-        raise ValueError(f"{path} is not a trace, or of an older version: it lacks {', '.join(sorted(missing))}; "
-                         "delete it, and record the trace again")
-    by_drafter = {kind: {name.split(".", 1)[1]: array for name, array in arrays.items() if name.startswith(kind + ".")}
-                  for kind in BY_DRAFTER}
-    return Trace(**{name: arrays[name] for name in BY_ROW}, **by_drafter, prompts=tuple(about["prompts"]),
-                 kinds=tuple(about["kinds"]), about=about["about"])
+# ---------------------------------------------------------------------------------------------------------------- loops
 
 
 def loop_start(tokens: Sequence[int]) -> int:

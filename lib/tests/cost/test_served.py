@@ -42,8 +42,9 @@ COSTS = "batch,nodes,check_ms,draft_ms\n1,0,10,1\n1,8,12,1\n8,0,20,2\n8,8,80,2\n
 
 def texts():
     count = len(PROMPTS)
-    return logs.Texts(tuple(map(str, range(count))), tuple("ab"[row // 2 % 2] for row in range(count)), tuple(PROMPTS),
-                      tuple(WRITTEN), (False,) * count, (logs.BY_IDS,) * count, (0.0,), {})
+    kinds = tuple("ab"[row // 2 % 2] for row in range(count))
+    return logs.LoggedTexts(tuple(map(str, range(count))), kinds, tuple(PROMPTS),
+                            tuple(WRITTEN), (False,) * count, (logs.BY_IDS,) * count, (0.0,), {})
 
 
 def tried(limits=Limits(8, 4)):

@@ -16,8 +16,8 @@ from lib.drafters import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
 from lib.measure.rules import g_test, law_of
-from lib.replay import live
 from lib.tests import small_models
+from lib.tests.live import decode
 from lib.tests.replay.test_replay import trees
 from lib.trees import Tree, named, shapes
 from lib.verify import RULES
@@ -57,7 +57,7 @@ def live_rounds(done):
 
 
 def replayed_rounds(trace, tree: Tree):
-    found = replay.chained(replay.walk(trace, tree))
+    found = replay.chained(replay.rounds(trace, tree))
     return [*zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist())]
 
 
@@ -113,7 +113,7 @@ def test_the_limit_changes_no_round(new):
     """Rounds that start before it are those of a longer text, whether the tree is deeper than the limit or not."""
     trace = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=new - 1, beyond=13)
     for shape in ("chain:12", "kary:2@6"):
-        short, long = (live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=shape, max_new_tokens=limit)
+        short, long = (decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=shape, max_new_tokens=limit)
                        for limit in (new, 24))
         assert live_rounds(short) == [record for record in live_rounds(long) if record[1] < new - 1]
         assert live_rounds(short) == replayed_rounds(trace, named(shape))
@@ -122,10 +122,10 @@ def test_the_limit_changes_no_round(new):
 
 def test_a_shape_of_thousands_of_levels_is_cut_to_the_same_tree_in_every_round():
     for prompts, new in ((PROMPTS, 4), (PROMPTS[:1], 66)):
-        done = live.decode(TARGET, LanguageModelDrafter(TARGET), prompts, shape="chain:60000", max_new_tokens=new)
+        done = decode(TARGET, LanguageModelDrafter(TARGET), prompts, shape="chain:60000", max_new_tokens=new)
         assert done.new_tokens == greedy(prompts, new)
         assert {record.drafted for record in done.rounds} == {max(checks.DEEPEST, new)}
-    grown = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[:1], shape="dyspec:900@900", max_new_tokens=2)
+    grown = decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[:1], shape="dyspec:900@900", max_new_tokens=2)
     assert max(record.draft_calls for record in grown.rounds) <= checks.DEEPEST
 
 
@@ -141,7 +141,7 @@ def test_an_end_at_every_position_of_a_draft(drafter):
 def test_a_round_that_eos_ends_counts_as_it_stands():
     (full,) = greedy(PROMPTS[1:2], 24)
     for eos in sorted(set(full)):
-        done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24,
+        done = decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24,
                            eos_token_id=eos)
         assert done.new_tokens[1] == full[: full.index(eos) + 1]
         trace = replay.record(TARGET, {"d": TARGET}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=23,
@@ -211,7 +211,7 @@ def test_hidden_states_reach_a_drafter_that_wants_them_from_the_first_commit_on(
 
 
 def test_a_round_records_its_costs_and_its_accepted_path():
-    done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS[:1], shape="chain:4", max_new_tokens=11)
+    done = decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS[:1], shape="chain:4", max_new_tokens=11)
     first, second = done.rounds
     assert (first.position, first.drafted, first.accepted, first.ranks, first.open_end) == (1, 4, 4, (0,) * 4, False)
     assert (second.position, second.accepted) == (6, 4) and first.draft_calls == 4
@@ -231,7 +231,7 @@ def test_a_call_is_summarised_and_logged(caplog):
     assert done.target_calls == 1 + most and done.drafter_calls == drafter.calls == 1 + 2 * most
     assert [record.message for record in caplog.records] == [done.summary()]
     assert f"drafted {drafted}, accepted {accepted} (rate {accepted / drafted:.3f})" in done.summary()
-    parts = [live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, rows=rows, shape="kary:2@6", max_new_tokens=17)
+    parts = [decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, rows=rows, shape="kary:2@6", max_new_tokens=17)
              for rows in (4, 2)]
     assert parts[0].target_calls == done.target_calls < parts[1].target_calls
     assert {part.acceptance_rate for part in parts} == {done.acceptance_rate}
@@ -245,9 +245,10 @@ def test_a_call_is_summarised_and_logged(caplog):
 @settings(deadline=None, max_examples=10)
 @given(trees(), st.integers(0, 1000))
 def test_naive_sampling_replays_on_its_own_trace(tree, seed):
-    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, rule="naive", temperature=0.8,
+    done = decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, rule="naive", temperature=0.8,
                        max_new_tokens=20, seed=seed)
-    trace = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
+    trace = replay.read(TARGET, {"d": DRAFTER}, replay.Texts(
+        NAMES, KINDS, PROMPTS, done.new_tokens, [False] * len(PROMPTS)), temperature=0.8)
     assert decided(live_rounds(done), trace, tree) == replayed_rounds(trace, tree)
 
 
@@ -256,7 +257,7 @@ def test_sampled_texts_have_the_law_of_the_target(name):
     """The first three tokens of a thousand continuations, of the two best at each place: eight cells."""
     rule, texts = RULES[name], 1000
     drafter = LanguageModelDrafter(DRAFTER, proposal=rule.made_for)
-    done = live.decode(TARGET, drafter, [PROMPTS[0]] * texts, rows=100, rule=name, temperature=1.0, top_k=2,
+    done = decode(TARGET, drafter, [PROMPTS[0]] * texts, rows=100, rule=name, temperature=1.0, top_k=2,
                        shape="chain:2" if rule.shapes == "chain" else "kary:2@6", max_new_tokens=3, seed=1)
     test = g_test(map(tuple, done.new_tokens), law_of(TARGET, PROMPTS[0], 3, 1.0, 2))
     assert test["degrees"] > 3 and test["p_value"] > 1e-3

@@ -31,7 +31,7 @@ from lib.drafters.drafter import levels_of
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
-from lib.replay import live
+from lib.tests import live
 from lib.tests.drafters.test_drafters import (
     MODEL,
     OTHER,

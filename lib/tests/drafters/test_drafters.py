@@ -20,8 +20,7 @@ from lib.drafters.merged import MergedDrafter, merge_chosen
 from lib.drafters.plain import PlainDrafter
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.forward.reduced import first_tokens
-from lib.replay import live
-from lib.tests import small_heads, small_models
+from lib.tests import live, small_heads, small_models
 from lib.tests.replay.test_replay import trees
 from lib.trees import ROOT, Tree, named, shapes
 from lib.trees.growth import Costs

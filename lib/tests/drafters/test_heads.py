@@ -22,8 +22,7 @@ from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.lab.timing import clocked
 from lib.models.cache import TreeCache
-from lib.replay import live
-from lib.tests import plain_heads, small_heads, small_models
+from lib.tests import live, plain_heads, small_heads, small_models
 from lib.tests.drafters.test_drafters import a_path, draws
 from lib.tests.replay.test_replay import trees
 from lib.trees import named, shapes
@@ -272,7 +271,7 @@ def test_replay_of_what_is_read_ahead_is_live_decoding_round_by_round(kind):
     recorded = replay.record(FEW, {"h": made}, prompts, names=names, kinds=names, max_new_tokens=tokens - 1, ahead=6)
     for shape in map(named, ("chain:5", "kary:3@20", "expansion:1,3,2,1")):
         rounds = live.decode(FEW, made, prompts, shape=shape, max_new_tokens=tokens).rounds
-        walked = replay.chained(replay.walk(recorded, shape, "h"))
+        walked = replay.chained(replay.rounds(recorded, shape, "h"))
         found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)
         assert found == list(zip(walked.rows.tolist(), walked.starts.tolist(), walked.accepted.tolist()))
         ends = {(row, start): int(node) for row, start, node in zip(walked.rows, walked.starts, walked.nodes)}

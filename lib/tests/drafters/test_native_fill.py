@@ -11,8 +11,7 @@ from lib.forward.passes import ForwardPass
 from lib.forward.reduced import first_tokens, reduced
 from lib.kernels.products import weights_refusal
 from lib.lab.timing import clocked
-from lib.replay import live
-from lib.tests import small_heads, small_models
+from lib.tests import live, small_heads, small_models
 from lib.trees import Tree, named, shapes
 
 KNOWN = 50  # tokens: of the last vector of logits a part is empty

@@ -12,8 +12,7 @@ from torch.nn.functional import silu
 from lib.drafters import make
 from lib.drafters.heads import published
 from lib.drafters.heads.published import feature_layers
-from lib.replay import live
-from lib.tests import small_models
+from lib.tests import live, small_models
 from lib.trees import named
 
 TARGET = small_models.llama(3, layers=6)

@@ -18,8 +18,7 @@ from lib.drafters.plain import PlainDrafter
 from lib.drafters.vocabulary import most_frequent
 from lib.forward.passes import ForwardPass, forward_pass
 from lib.forward.reduced import first_tokens, narrow, reduced
-from lib.replay import live
-from lib.tests import small_models
+from lib.tests import live, small_models
 from lib.tests.drafters.test_drafters import MODEL, OTHER, PROMPTS, begin, continuations, decode, draws, made
 from lib.tests.replay.test_replay import trees
 from lib.trees import named
@@ -96,7 +95,7 @@ def test_replay_of_its_ranks_is_live_decoding(shape):
     unknown = ~np.isin(recorded.tokens[:, 1:], KNOWN) & (recorded.ranks["d"] >= 0)
     assert unknown.any() and (recorded.ranks["d"][unknown] >= len(KNOWN)).all()
     assert not recorded.probs["d"][unknown].any()
-    walked = replay.chained(replay.walk(recorded, named(shape), "d"))
+    walked = replay.chained(replay.rounds(recorded, named(shape), "d"))
     rounds = live.decode(MODEL, LanguageModelDrafter(model), PROMPTS, shape=shape, max_new_tokens=21).rounds
     found = sorted((done.row, done.position - 1, done.accepted) for done in rounds)
     assert found == list(zip(walked.rows.tolist(), walked.starts.tolist(), walked.accepted.tolist()))

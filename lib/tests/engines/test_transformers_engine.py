@@ -1,5 +1,6 @@
 """transformers as an engine: its worker on small models counts what replay counts; its look-up as its own drafts."""
 
+from dataclasses import replace
 import importlib
 from copy import deepcopy
 from pathlib import Path
@@ -14,7 +15,7 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 
 from lib.engines import driver
 from lib.engines.transformers import CutLookupDrafter, EndedModelDrafter
-from lib.replay.recording import read
+from lib.replay.recording import Texts, read
 from lib.replay.simulated import Recorded, rounds
 from lib.tests import small_models
 from lib.trees import shapes
@@ -44,7 +45,8 @@ def test_rounds_start_at_the_prompts_last_token_and_are_those_of_replay(decode, 
     for prompt in PROMPTS:
         (text,) = decode("plain", prompt, tokens=TOKENS + DRAFTED + 1)["tokens"]
         found = decode(method, prompt, drafter=name, **options)
-        trace = read(None, {}, [prompt[:-1]], [[int(prompt[-1]), *text]], names=["a"], kinds=["a"], limit=TOKENS)
+        trace = read(None, {}, Texts(["a"], ["a"], [prompt[:-1]], [[int(prompt[-1]), *text]], [False]))
+        trace = replace(trace, lengths=np.array([TOKENS]))
         walk = rounds(Recorded(trace, [prompt[:-1]]), drafter, shapes.chain(DRAFTED))
         room = TOKENS - 1 - walk.starts
         sizes = np.minimum(walk.drafted, room) if name else walk.drafted * (room > 0)

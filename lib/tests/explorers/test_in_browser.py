@@ -17,7 +17,7 @@ from lib.replay.atlas import Atlas
 from lib.explorers.tree_designer import TreeDesigner
 from lib.tests.replay.test_atlas import recorded
 known = recorded()
-known.trace.about["choosing"] = sorted(set(known.trace.prompts))[::2]
+known.trace.labels["choosing"] = sorted(set(known.trace.prompts))[::2]
 designer = TreeDesigner(Atlas(known, {}), name="kary:2@6")
 designer.view
 """

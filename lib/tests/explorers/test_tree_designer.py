@@ -19,7 +19,7 @@ PRICE = RoundCost(0.01, 0.0, Curve(np.ones(1), np.array([0.002])), Curve(np.arra
 @pytest.fixture
 def designer():
     known = recorded()
-    known.trace.about["choosing"] = sorted(set(known.trace.prompts))[::2]
+    known.trace.labels["choosing"] = sorted(set(known.trace.prompts))[::2]
     return TreeDesigner(Atlas(known, {}), name="kary:2@6", price=PRICE)
 
 

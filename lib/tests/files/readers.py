@@ -139,8 +139,8 @@ def good_recommendations() -> list[bytes]:
 
 def good_traces() -> list[bytes]:
     with TemporaryDirectory() as folder:
-        trace.save(synthetic(np.random.default_rng(0)), Path(folder) / "t.safetensors")
-        return [(Path(folder) / "t.safetensors").read_bytes()]
+        trace.save(synthetic(np.random.default_rng(0)), Path(folder) / "t.npz")
+        return [(Path(folder) / "t.npz").read_bytes()]
 
 
 def good_ggufs() -> list[bytes]:
@@ -164,7 +164,7 @@ def readers() -> dict[str, Reader]:
         "recommendation": Reader(recommendation.load, (ValueError,), "r.json", good_recommendations),
         "run": Reader(lambda path: provenance.read(path.parent), (ValueError,), "run.json",
                       lambda: [(provenance.HOME / "data" / "results" / "reference" / "run.json").read_bytes()]),
-        "trace": Reader(trace.load, (ValueError,), "t.safetensors", good_traces),
+        "trace": Reader(trace.load, (ValueError,), "t.npz", good_traces),
     }
     return found | {f"head:{kind}": Reader(read_head(kind), (ValueError,), "head", lambda kind=kind: good_heads(kind))
                     for kind in heads.KINDS}

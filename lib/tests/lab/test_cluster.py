@@ -104,8 +104,7 @@ def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
     """What the studies spread: recorded traces, trees that grow, sampled children, subsets of prompts, enumeration."""
     competitors = recording.Competitors([pair])
     traces = recording.record_all(
-        "t", competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10,
-        eos_token_id=pair.eos_token_ids, seed=3, folder=folder, deepest=4)
+        competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10, seed=3, folder=folder, deepest=4)
     first = study.Studied(traces[0], competitors)
     sampling = dict(new_tokens=6, seed=0)
     found = {"growth": study.compare_grown(first, pair.drafter_name, ["dyspec", "eagle2:2,2"], [3]),

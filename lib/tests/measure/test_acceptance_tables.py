@@ -19,12 +19,14 @@ from lib.replay.recording import Competitors, record_all
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.tests import small_heads, small_models
-from lib.tests.replay.test_acceptance import ABOUT, of_ranks, recorded
+from lib.tests.live import decode
+from lib.tests.replay.test_acceptance import LABELS, of_ranks, recorded
 from lib.tests.replay.test_recording import Tokenizer
 from lib.trees import named
 from lib.trees.tree import Tree
 
 TARGET = small_models.llama(0)
+TARGET.generation_config.eos_token_id = None
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 PAIR = Pair("t/d", TARGET, DRAFTER, Tokenizer(), "t", "d")
 ASKED = PromptSet(tuple("abcdef"), ("k",) * 3 + ("l",) * 3, tuple(small_models.prompts(0, (70, 80, 66, 90, 75, 68))))
@@ -37,7 +39,8 @@ def studied(tmp_path_factory):
     """Traces of a random pair, greedy and sampled."""
     competitors = Competitors([PAIR])
     return [Studied(one, competitors) for one in record_all(
-        "t", competitors, ASKED, CHOOSING.names, temperatures=[0.0, 1.0], tokens=18, eos_token_id=None, seed=0, folder=tmp_path_factory.mktemp("traces"))]
+        competitors, ASKED, CHOOSING.names, temperatures=[0.0, 1.0], tokens=18, seed=0,
+        folder=tmp_path_factory.mktemp("traces"))]
 
 
 def same(first, second, names=COUNTS):
@@ -57,13 +60,13 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
     asked = PromptSet(tuple("abcdef"), tuple("kl" * 3), tuple(small_models.prompts(0, (9, 12, 7, 8, 15, 6))))
     choosing, judging = asked.split(1, 2)
     competitors = Competitors([pair])
-    [made] = record_all("t", competitors, asked, choosing.names, temperatures=[0.0], tokens=24, eos_token_id=None,
-                        seed=0, folder=tmp_path, deepest=8)
+    [made] = record_all(competitors, asked, choosing.names, temperatures=[0.0], tokens=24, seed=0, folder=tmp_path,
+                        deepest=8)
     one = Studied(made, competitors)
     found = study.replay_all([one], ["chain", "star", "optimal"], [2, 8], 8, chain_lengths=[2, 8])
     rows = found["acceptance"]
     for name, drafter in competitors.items():
-        done = live.decode(target, drafter, judging.ids, shape="chain:8", max_new_tokens=25)
+        done = decode(target, drafter, judging.ids, shape="chain:8", max_new_tokens=25)
         replayed = rows[(rows["drafter"] == name) & (rows["family"] == "chain") & (rows["budget"] == 8)]
         same(live.tally(done, judging.names, judging.kinds), replayed)
     both = found["chains"].merge(rows[rows["family"] == "chain"], on=["drafter", "budget", "prompt", "stretch"])
@@ -78,9 +81,9 @@ def test_a_target_alone_is_studied_with_drafters_of_its_text(tmp_path):
 
 def test_live_rows_of_top_k_equal_replayed_ones():
     asked = small_models.prompts(0, (9, 12, 5))
-    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), asked, shape="kary:2@6", max_new_tokens=17)
+    done = decode(TARGET, LanguageModelDrafter(DRAFTER), asked, shape="kary:2@6", max_new_tokens=17)
     made = replay.record(TARGET, {"d": DRAFTER}, asked, names="abc", kinds="kkk", max_new_tokens=16, beyond=3,
-                         about=ABOUT)
+                         labels=LABELS)
     rounds = acceptance.rounds_of(made, named("kary:2@6"), "d")
     same(live.tally(done, "abc", "kkk"), acceptance.tally_walk(made, rounds))
 
@@ -88,13 +91,13 @@ def test_live_rows_of_top_k_equal_replayed_ones():
 def test_rows_of_growing_trees_are_those_of_live_decoding(studied):
     one = studied[0]
     rule = named("dyspec@10")
-    done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), ASKED.ids, shape=rule, max_new_tokens=19)
+    done = decode(TARGET, LanguageModelDrafter(DRAFTER), ASKED.ids, shape=rule, max_new_tokens=19)
     found = study.drafted_again(one.recorded, "d", study.as_drafter(DRAFTER), [("dyspec", 10, rule)])
     same(found, live.tally(done, ASKED.names, ASKED.kinds))
     assert set(found["family"]) == {"dyspec"} and set(found["temperature"]) == {0.0} and found["accepted"].sum() > 0
     head, rule = small_heads.DRAFTERS["eagle3"](TARGET, small_heads.head("eagle3", TARGET)), named("eagle2:3,3@8")
     found = study.drafted_again(one.recorded, "eagle3", study.as_drafter(head), [("eagle2:3,3", 8, rule)])
-    done = live.decode(TARGET, head, ASKED.ids, shape=rule, max_new_tokens=19)
+    done = decode(TARGET, head, ASKED.ids, shape=rule, max_new_tokens=19)
     same(found, live.tally(done, ASKED.names, ASKED.kinds))
 
 
@@ -145,7 +148,7 @@ def test_confidence_is_chosen_on_the_choosing_prompts(studied):
 
 
 def test_padding_of_the_vocabulary_is_never_drafted():
-    trace = replay.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names="a", kinds="k", max_new_tokens=3, about=ABOUT)
+    trace = replay.record(TARGET, {"d": DRAFTER}, ASKED.ids[:1], names="a", kinds="k", max_new_tokens=3, labels=LABELS)
     drafter, rule = study.as_drafter(small_models.llama(3), vocabulary=5), named("dyspec:1@24")
     found = study.drafted_again(Recorded(trace, ASKED.ids[:1]), "d", drafter, [("dyspec", 24, rule)])
     assert found["drafted"].sum() == 5 * found["rounds"].sum()
@@ -167,7 +170,7 @@ def test_a_reduced_vocabulary_covers_the_tokens_that_it_has(monkeypatch):
     """Those that the target wrote before a loop; nothing where no list of frequent tokens ships."""
     made = Trace(tokens=np.array([[9, 1, 2, 5, 6, 1], [9, 3, 2, 2, 2, -1]], np.int32), lengths=np.array([5, 4]),
                  ended=np.array([False, True]), loops=np.array([4, 4]), target_probs=np.zeros((2, 5)), ranks={},
-                 probs={}, alpha={}, prompts=("a", "b"), kinds=("k", "l"), about=ABOUT)
+                 probs={}, alpha={}, prompts=("a", "b"), kinds=("k", "l"), labels=LABELS)
     one = Studied(Recorded(made, [torch.tensor([1])] * 2), {})
     assert study.vocabulary([one]).empty
     monkeypatch.setattr(study.reduced_vocabulary, "ships", lambda target: True)

@@ -136,7 +136,7 @@ def test_a_servers_answers_are_a_log(tmp_path, monkeypatch):
                         lambda url, requests, kinds, folder: asked.update(requests) or kinds)
     settings = dict(first=1, new_tokens=5, temperature=0.0, seed=3)
     kinds = study.ask("http://x/v1", "mine", TARGET, "", str(tmp_path), **settings)
-    assert len(set(kinds.values())) == len(kinds) == 8
+    assert len(set(kinds.values())) == len(kinds) == 6
     assert all(isinstance(each["prompt"], str) and each["max_tokens"] == 5 and each["seed"] == 3
                for each in asked.values())
     with pytest.raises(ValueError, match="give the one at which the server shall answer"):

@@ -13,7 +13,7 @@ from lib.replay import acceptance
 from lib.tests.replay.test_replay import synthetic
 from lib.trees import Tree, named, shapes
 
-ABOUT = {"target": "t", "temperature": 0.0}
+LABELS = {"target": "t", "temperature": 0.0}
 AGREES, DEPTH, LIMIT, ROWS = 0.7, 8, 48, 4000  # the drafter's favourite is the target's token so often, independently
 TRUE = sum(AGREES**depth for depth in range(1, DEPTH + 1))  # 2.199
 CHAIN = shapes.chain(DEPTH)
@@ -21,7 +21,7 @@ CHAIN = shapes.chain(DEPTH)
 
 def recorded(seed=0):
     made = synthetic(np.random.default_rng(seed), rows=30, width=24)
-    return replace(made, about=ABOUT, prompts=tuple(f"p{i // 3}" for i in range(30)),
+    return replace(made, labels=LABELS, prompts=tuple(f"p{i // 3}" for i in range(30)),
                    loops=np.maximum(made.lengths - 6, 0))
 
 
@@ -31,7 +31,7 @@ def of_ranks(ranks, prompts=None, kinds=None):
     rows, width = ranks.shape
     made, full = synthetic(np.random.default_rng(0), rows=rows, width=width), np.full(rows, width)
     return replace(made, ranks={"d": ranks}, tokens=np.zeros((rows, width + 1), np.int32), lengths=full, loops=full,
-                   about=ABOUT, prompts=prompts or made.prompts, kinds=kinds or made.kinds)
+                   labels=LABELS, prompts=prompts or made.prompts, kinds=kinds or made.kinds)
 
 
 def test_a_tally_counts_every_round_once():
@@ -89,7 +89,7 @@ def agreeing(beyond):
     """Texts of LIMIT transitions and some beyond; rank 0 where the drafter agrees."""
     made = of_ranks(np.random.default_rng(0).random((ROWS, LIMIT + beyond)) >= AGREES)
     limits = np.full(ROWS, LIMIT)
-    return replace(made, lengths=limits, loops=limits, ended=np.zeros(ROWS, bool), about=ABOUT)
+    return replace(made, lengths=limits, loops=limits, ended=np.zeros(ROWS, bool), labels=LABELS)
 
 
 def of_rounds(rows, accepted):

@@ -24,7 +24,7 @@ def recorded():
     trace = recording.record(
         PAIR.target, {"tiny": PAIR.draft_model}, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=NEW,
         beyond=atlas.DEPTH + 1, eos_token_id=PAIR.eos_token_ids,
-        about={"target": "small"})
+        labels={"target": "small"})
     return Recorded(trace, asked.ids)
 
 
@@ -75,5 +75,5 @@ def test_a_rule_that_cannot_be_is_named(read, tmp_path):
     with pytest.raises(FileNotFoundError, match="give a file of data/atlas"):
         atlas.load(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", a=np.zeros(1))
-    with pytest.raises(ValueError, match="holds a, but no prompt_tokens"):
+    with pytest.raises(ValueError, match="other.npz is no trace"):
         atlas.load(tmp_path / "other.npz")

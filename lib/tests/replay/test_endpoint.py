@@ -121,7 +121,8 @@ def test_a_server_that_dies_half_way_loses_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("status, message", [
-    (401, "AuthenticationError"), (404, "NotFoundError"), (400, "status 400"), (403, "status 403"), ("no json", "served")])
+    (401, "AuthenticationError"), (404, "NotFoundError"), (400, "status 400"), (403, "status 403"),
+    ("no json", "served")])
 def test_what_a_server_refuses_is_said_once(status, message, tmp_path):
     with Fake(status=status) as fake:
         with pytest.raises(ValueError, match=message) as refused:

@@ -12,6 +12,7 @@ from lib.lab import stats
 from lib.replay import expectation
 from lib.replay import live
 from lib.tests import small_models
+from lib.tests.live import decode
 from lib.trees import Tree, named
 from lib.verify import warp
 from lib.verify.proof import enumeration
@@ -102,7 +103,7 @@ def test_live_decoding_finds_the_expected_length():
     )
     for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):
         expected = expectation.tally(made, expectation.survival(made, named("kary:2,2"), "d", rule))
-        done = live.decode(
+        done = decode(
             target, LanguageModelDrafter(model, proposal=proposal), asked, rows=60, shape="kary:2,2", rule=rule,
             temperature=1.0, max_new_tokens=25, seed=1,
         )

@@ -158,7 +158,7 @@ def test_the_end_is_the_servers_or_the_templates_or_the_first_of_eos(of_server, 
         assert found.written[0][-1] == last and found.ended == (True,) and found.written[0].count(last) == 1
 
 
-# -------------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------ refused lines
 
 PARTIAL = [{"content": "x", "tool_calls": [CALL]}, {"content": None, "tool_calls": [CALL]},
            {"content": "x", "reasoning_content": "hm"}, {"content": "x", "reasoning": "hm"}]
@@ -182,7 +182,8 @@ def refusal(line, tokenizer, folder):
 
 
 @pytest.mark.parametrize("line, reason", [
-    (GOOD, ""), ([1], "another form"), ({"text": "x"}, "it has text; a response, or messages"),
+    (GOOD, ""), ([1], "another form"), (chat({"content": "x"}, {"temperature": "hot"}), "another form"),
+    ({"text": "x"}, "it has text; a response, or messages"),
     ({"messages": DIALOGUES[0]}, "messages with the assistant's answer last"),
     ({"custom_id": "a", "response": {"body": {"choices": []}}}, "the request 'a' is in no input file"),
     ({"request": {}, "response": {"status_code": 500}}, "the request failed"),
@@ -191,15 +192,16 @@ def refusal(line, tokenizer, folder):
     ({"request": {"prompt": "x"}, "response": {"choices": [{"text": "a"}, {"text": "b"}]}}, "has 2 choices"),
     ({"request": {}, "response": {"choices": [{"text": "x"}]}}, "neither messages nor a prompt"),
     ({"request": {"prompt": ["a", "b"]}, "response": {"choices": [{"text": "x"}]}}, "no numbers of tokens"),
-    (chat({"content": ""}), "the answer is empty"), (chat({"content": None}), "has no text"), (chat("x"), "another form"),
+    (chat({"content": ""}), "the answer is empty"), (chat({"content": None}), "has no text"),
+    (chat("x"), "another form"), (chat({"content": "\ud800"}), "another form"),
     (chat({"content": [{"type": "image_url", "image_url": {}}]}), "type 'image_url', no text"),
-    (chat({"content": "x"}, {"messages": [{"role": "user", "content": None}]}), "a message calls a tool, or has no text"),
-    (chat({"content": "x"}, {"messages": [{"role": "assistant", "content": "y", "tool_calls": [CALL]}]}), "calls a tool"),
+    (chat({"content": "x"}, {"messages": [{"role": "user", "content": None}]}), "calls a tool, or has no text"),
+    (chat({"content": "x"}, {"messages": [{"role": "user", "content": "y", "tool_calls": [CALL]}]}), "calls a tool"),
     (chat({"content": "x"}, {"messages": [{"content": "y"}]}), "another form (KeyError: 'role')"),
     (chat({"content": "x"}, token_ids=[1, -1]), "its token ids are [1, -1], no numbers of tokens"),
     (chat({"content": "x"}, token_ids=[9999999]), "it has token 9999999, the tokenizer has"),
-    (chat({"content": "\ud800"}), "another form"),
-    (chat({"content": "x"}, usage={"completion_tokens_details": {"reasoning_tokens": 5}}), "reasoning that is not logged"),
+    (chat({"content": "x"}, usage={"completion_tokens_details": {"reasoning_tokens": 5}}),
+     "reasoning that is not logged"),
 ])
 def test_a_line_that_cannot_be_used_is_named_with_the_reason(line, reason, tokenizer, tmp_path):
     found = refusal(line, tokenizer, tmp_path)
@@ -226,22 +228,26 @@ def test_a_file_that_is_not_there_and_an_input_file_that_is_none_are_named(tmp_p
 # -------------------------------------------------------------------------------------------------------- conversations
 
 
-def said(turns, name):
+def of_turns(turns, name):
     """A dialogue of so many turns, the last of them answered."""
+    roles = ["user", "assistant"] * turns
     return [{"role": "system", "content": "Answer."}] + [
-        {"role": role, "content": f"{role} says {name} {turn}."} for turn in range(turns) for role in ("user", "assistant")]
+        {"role": role, "content": f"{role} says {name} {number}."} for number, role in enumerate(roles)]
 
 
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_answers_of_one_conversation_are_its_turns(with_ids, tmp_path):
     """In any order, beside others whose first words are the same."""
-    dialogues = [("b2", said(2, "b")), ("c", said(1, "c")), ("a1", said(1, "a")), ("b1", said(1, "b")),
-                 ("a3", said(3, "a")), ("a2", said(2, "a")), ("d", [*said(1, "a")[:2], said(1, "d")[-1]])]
+    dialogues = [("b2", of_turns(2, "b")), ("c", of_turns(1, "c")), ("a1", of_turns(1, "a")), ("b1", of_turns(1, "b")),
+                 ("a3", of_turns(3, "a")), ("a2", of_turns(2, "a")),
+                 ("d", [*of_turns(1, "a")[:2], of_turns(1, "d")[-1]])]
     lines = [{"id": name, "messages": messages} for name, messages in dialogues]
     if with_ids:
+        prompts = [dialogue.tokenise(messages[:-1], PAIR.tokenizer).tolist() for _, messages in dialogues]
+        answers = [PAIR.tokenizer(messages[-1]["content"])["input_ids"] for _, messages in dialogues]
         lines = [{"id": name, "request": {}, "response": {
-            "choices": [{"text": "", "token_ids": PAIR.tokenizer(messages[-1]["content"])["input_ids"]}],
-            "prompt_token_ids": dialogue.tokenise(messages[:-1], PAIR.tokenizer).tolist()}} for name, messages in dialogues]
+            "choices": [{"text": "", "token_ids": answer}], "prompt_token_ids": prompt}}
+            for (name, _), prompt, answer in zip(dialogues, prompts, answers)]
     texts = texts_of(lines, tmp_path)
     if with_ids:  # an answer with which the conversation did not go on cannot be told from the one with which it did
         assert {stats.unit(name) for name in texts.names} in ({"a1", "b1", "c", "d"}, {"b1", "c", "d"})

@@ -1,45 +1,182 @@
-"""The prompts of a target become traces, once; the drafters that compete on them are those whose rounds follow from
-them.
+"""Traces: what is read at once is what would be read text by text, a stop loses nothing, and files are small; the
+drafters that compete on them are those whose rounds follow from them.
 """
 
-import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
 
+from lib import replay
+from lib.drafters.drafter import Drafter
+from lib.drafters.filling import rank_of
 from lib.models import Pair
 from lib.models.prompts import PromptSet
-from lib.replay import recording
+from lib.replay import recording, trace
 from lib.tests import small_models
+from lib.tests.replay.test_replay import synthetic
+from lib.trees import named, shapes
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
-PROMPTS = PromptSet(tuple("abcd"), ("k",) * 4, tuple(small_models.prompts(0, (70, 80, 66, 90))))
+LONG, OTHER = small_models.prompts(0, (20, 7))
+PROMPTS = [LONG[:6], LONG[:13], OTHER, LONG, OTHER, LONG[:13]]  # starts in two texts, one of them twice
+NAMES, KINDS = tuple("abcdef"), ("k",) * 6
+WRITTEN = [[1, 2, 3, 4], [5], [6, 7], [8, 9, 1], [2] * 9, [3, 1]]
 
 
 class Tokenizer:
     eos_token_id, chat_template = None, None
 
 
-PAIR = Pair("t/d", TARGET, DRAFTER, Tokenizer(), "t", "d")
+PAIR = Pair("t/d", TARGET, DRAFTER, Tokenizer(), "t/1", "d")
+
+
+class Heads(Drafter):
+    """A stand-in for drafters that propose several tokens ahead; ranks depend on the root and the depth."""
+
+    reads_ahead = True
+
+    def read_ahead(self, target, texts, starts, depth):
+        counts = [len(text) - 1 - start for text, start in zip(texts, starts)]
+        ranks = torch.full((len(texts), max(1, *counts), depth), -1, dtype=torch.int32)
+        for row, count in enumerate(counts):
+            for t in range(count):
+                for d in range(min(depth, count - t)):
+                    ranks[row, t, d] = (int(texts[row][starts[row] + t]) + d) % 3
+        return ranks, (ranks >= 0).float() / 2
+
+
+def texts(written=WRITTEN, ended=None):
+    count = len(written)
+    return replay.Texts(NAMES[:count], KINDS[:count], PROMPTS[:count], written, ended or [False] * count)
+
+
+def record(drafters=(("d", DRAFTER),), prompts=PROMPTS, **settings):
+    return replay.record(TARGET, dict(drafters), prompts, names=NAMES[:len(prompts)], kinds=KINDS[:len(prompts)],
+                         **settings)
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def plain_logits(model, prompts, written):
+    """The oracle of `branched_logits`: one forward pass over each row's whole text."""
+    whole = [torch.cat([prompt, torch.tensor(row[:-1] or [0])]) for prompt, row in zip(prompts, written)]
+    logits = model(pad_sequence(whole, batch_first=True)).logits
+    return torch.cat([row[len(prompt) : len(prompt) + len(text) - 1]
+                      for row, prompt, text in zip(logits, prompts, written)])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_the_probabilities_of_each_token_are_those_of_whole_texts(temperature):
+    made = replay.read(TARGET, {"d": DRAFTER}, texts(), temperature=temperature)
+    for model, probs in ((TARGET, made.target_probs), (DRAFTER, made.probs["d"])):
+        with torch.inference_mode():
+            plain, shared = (logits(model, PROMPTS, WRITTEN) for logits in (plain_logits, recording.branched_logits))
+        assert torch.allclose(shared, plain, atol=1e-10, rtol=0) and shared.dtype == torch.float64
+        inside = np.arange(probs.shape[1])[None] < made.lengths[:, None]
+        tokens = torch.tensor([token for row in WRITTEN for token in row[1:]])
+        expected = torch.distributions.Categorical(logits=plain / (temperature or 1.0)).log_prob(tokens).exp()
+        assert np.allclose(probs[inside], expected, atol=1e-6) and not probs[~inside].any()
+
+
+def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
+    models = {"d": DRAFTER, "h": Heads()}
+    at_once = replay.read(TARGET, models, texts(), temperature=1.0)
+    monkeypatch.setattr(recording, "MOST_PROBABILITIES", 1)
+    one_by_one = replay.read(TARGET, models, texts(), temperature=1.0)
+    for name in ("tokens", "lengths", "loops"):
+        assert np.array_equal(getattr(at_once, name), getattr(one_by_one, name))
+    assert np.array_equal(at_once.ranks["d"], one_by_one.ranks["d"])
+    assert np.array_equal(at_once.ranks["h"], one_by_one.ranks["h"]) and at_once.ranks["h"].shape == (6, 8, 8)
+    assert np.allclose(at_once.alpha["d"], one_by_one.alpha["d"], atol=1e-6) and "h" not in at_once.alpha
+
+
+def test_ranks_from_where_the_round_started_are_replayed():
+    written = [[1, 2, 3, 4, 7, 8], [5], [6, 7], [8, 9, 1]]
+    made = replay.read(TARGET, {"h": Heads()}, texts(written, [True] * 4), ahead=3)
+    # A root r meets the ranks r, r + 1, r + 2, each modulo 3, up to its text's end.
+    assert replay.accepted_lengths(made, named("kary:3@39")).tolist() == [3, 3, 3, 2, 1, 1, 2, 1]
+    assert replay.accepted_lengths(made, shapes.chain(3)).tolist() == [0, 0, 1, 0, 0, 1, 0, 1]
+
+
+def test_a_drafter_with_more_padding_than_the_target_is_ranked_among_the_targets_tokens():
+    made = record({"d": small_models.llama(2, vocabulary=30)}, PROMPTS[:1], max_new_tokens=9)
+    whole = torch.cat([PROMPTS[0], torch.from_numpy(made.tokens[0].astype(int))])
+    with torch.inference_mode():
+        scores = small_models.llama(2, vocabulary=30)(whole[None]).logits[0, 5:-1, :24][1:]
+    order = scores.argsort(descending=True, stable=True)
+    assert made.ranks["d"][0].tolist() == [row.tolist().index(token) for row, token in zip(order, whole[7:].tolist())]
+
+
+def test_rank_counts_what_scores_higher_and_ties_by_index():
+    scores = torch.tensor([[1.0, 3.0, 3.0, 2.0]]).repeat(4, 1)
+    assert rank_of(scores, torch.arange(4)).tolist() == [3, 0, 1, 2]
+
+
+# ------------------------------------------------------------------------------------------------------------ recording
+
+
+def test_a_trace_goes_on_past_the_limit():
+    made, longer = record(max_new_tokens=6, beyond=5), record(max_new_tokens=6, beyond=30)
+    assert (made.lengths == 6).all() and (made.ends == 11).all() and not made.ended.any()
+    assert np.array_equal(longer.tokens[:, :12], made.tokens)
+    assert np.array_equal(longer.loops, made.loops), "a loop past the limit is none"
+    assert [made.starts(depth)[0] for depth in (0, 4, 5, 7, 40)] == [6, 6, 6, 4, 0]
+    eos = int(made.tokens[0, 8])
+    ended = record(max_new_tokens=6, beyond=5, eos_token_id=eos)
+    assert ended.ended[0] and (ended.tokens[ended.ended, ended.ends[ended.ended]] == eos).all()
+    assert np.array_equal(ended.lengths, np.minimum(ended.ends, 6))
+    assert np.array_equal(ended.starts(40)[ended.ended], ended.lengths[ended.ended])
+    with pytest.raises(ValueError, match="the target: prompt and new tokens need 270 positions, .* window has 256"):
+        record(max_new_tokens=200, beyond=50)
+
+
+class Stopped(Exception):
+    pass
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_stopped_recording_goes_on_after_its_last_batch(tmp_path, temperature, monkeypatch):
+    settings = dict(max_new_tokens=9, temperature=temperature, rows=2, seed=1)
+    whole, save = record(**settings), trace.save
+
+    def stop_after_the_second(made, path):
+        save(made, path)
+        if len(list(tmp_path.iterdir())) == 2:
+            raise Stopped
+
+    monkeypatch.setattr(trace, "save", stop_after_the_second)
+    with pytest.raises(Stopped):
+        record(parts=tmp_path, **settings)
+    monkeypatch.undo()
+    finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = record(parts=tmp_path, **settings)
+    assert len(finished) == 2
+    assert all((tmp_path / name).stat().st_mtime_ns == time for name, time in finished.items())
+    assert np.array_equal(again.tokens, whole.tokens) and np.array_equal(again.ranks["d"], whole.ranks["d"])
+    assert again.labels == whole.labels and again.prompts == whole.prompts
 
 
 def test_traces_are_made_once_and_read_again(tmp_path, monkeypatch):
-    settings = dict(temperatures=[0.0, 1.0], tokens=6, eos_token_id=None, seed=0, folder=tmp_path)
+    prompts = PromptSet(tuple("abcd"), ("k",) * 4, tuple(small_models.prompts(0, (70, 80, 66, 90))))
+    settings = dict(temperatures=[0.0, 1.0], tokens=6, seed=0, folder=tmp_path)
     competitors = recording.Competitors([PAIR])
-    first = recording.record_all("t/1", competitors, PROMPTS, ["a"], **settings)
-    assert [one.trace.about["temperature"] for one in first] == [0.0, 1.0]
+    first = recording.record_all(competitors, prompts, ["a"], **settings)
+    assert [one.trace.labels["temperature"] for one in first] == [0.0, 1.0]
     choosing, judged = first[1].halves()
     assert choosing.trace.prompts == ("a",) and judged.trace.prompts == tuple("bcd")
     assert [len(ids) for ids in judged.prompts] == [80, 66, 90]
     monkeypatch.setattr(recording, "record_batch", lambda *arguments: pytest.fail("a model is run a second time"))
-    second = recording.record_all("t/1", competitors, PROMPTS, ["a"], **settings)
+    second = recording.record_all(competitors, prompts, ["a"], **settings)
     for one, other in zip(first, second):
-        assert np.array_equal(one.trace.probs["d"], other.trace.probs["d"])
-        assert one.trace.about == other.trace.about
+        assert np.array_equal(one.trace.probs["d"], other.trace.probs["d"]) and one.trace.labels == other.trace.labels
 
 
-def test_competitors_are_the_models_of_the_pairs_or_the_named_drafters():
+def test_competitors_are_the_models_of_the_pairs_or_the_named_drafters(capsys):
     assert recording.Competitors([PAIR]) == {"d": DRAFTER}
     assert list(recording.Competitors([PAIR], ["sam", "model"])) == ["sam", "d"]
     with pytest.raises(ValueError, match="drafter 'adaptive' depends on more than the text.*notebook 5"):
@@ -48,17 +185,56 @@ def test_competitors_are_the_models_of_the_pairs_or_the_named_drafters():
         recording.Competitors([PAIR], ["sam"])
     alone = recording.Competitors([Pair("t", TARGET, None, Tokenizer(), "t", "none")])
     assert list(alone.of_ranks) == ["ngrams"] and {*alone} >= {"ngrams", "lookup", "sam"}
+    assert list(recording.Competitors([PAIR], ["model", "ngrams"], longest=300)) == ["ngrams"]
+    assert "d is left out: prompt and new tokens need 300 positions" in capsys.readouterr().out
 
 
-def test_a_drafter_whose_window_a_text_outgrows_is_left_out(capsys):
-    """A study goes on without it and says why; a recording that names it is refused."""
-    short = small_models.related(TARGET, 2, noise=0.3)
-    short.config = copy.deepcopy(short.config)
-    short.config.max_position_embeddings = 100
-    pairs = [PAIR, Pair("t/s", TARGET, short, Tokenizer(), "t", "s")]
-    assert list(recording.Competitors(pairs, longest=100)) == ["d", "s"]
-    assert list(recording.Competitors(pairs, longest=101)) == ["d"]
-    assert "s is left out: prompt and new tokens need 101 positions" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="103 positions, but the window of s has 100"):
-        recording.record(TARGET, {"s": short}, PROMPTS.ids, names=PROMPTS.names, kinds=PROMPTS.kinds, max_new_tokens=8,
-                         beyond=5)
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize("damage", [
+    lambda path: path.write_bytes(path.read_bytes()[:60]), lambda path: path.write_bytes(b""),
+    lambda path: np.savez(path, w=np.zeros(3))], ids=["cut short", "empty", "no trace"])
+def test_a_damaged_file_is_named_and_a_damaged_batch_recorded_anew(tmp_path, damage):
+    settings = dict(max_new_tokens=3, rows=3, parts=tmp_path)
+    whole = record(**settings)
+    path = min(tmp_path.iterdir())
+    damage(path)
+    with pytest.raises(ValueError, match=f"{path} is no trace, damaged, .*delete it, and record the trace again"):
+        replay.load(path)
+    again = record(**settings)
+    assert np.array_equal(again.tokens, whole.tokens) and again.prompts == whole.prompts
+
+
+def test_a_saved_trace_comes_back_small(tmp_path):
+    made = synthetic(np.random.default_rng(0), rows=250, width=160, ranks=4096)
+    made = replace(made, chances={"d|multi_step|2": np.full((250, 160, 2), 0.25, np.float32)})
+    path = tmp_path / "t.npz"
+    replay.save(made, path)
+    read = replay.load(path)
+    assert made.lengths.sum() > 19_000 and path.stat().st_size < 2e6
+    with np.load(path) as file:
+        assert file["ranks.d"].dtype == np.int16 and file["tokens"].dtype == np.int8
+    for name, kind in {"tokens": np.int32, "lengths": np.int64, "loops": np.int64}.items():
+        assert np.array_equal(getattr(read, name), getattr(made, name)) and getattr(read, name).dtype == kind
+    assert np.array_equal(read.ranks["d"], made.ranks["d"]) and read.ranks["d"].dtype == np.int32
+    assert read.kinds == made.kinds and (read.chances["d|multi_step|2"] == 0.25).all()
+    assert [file.name for file in tmp_path.iterdir()] == ["t.npz"]
+
+
+def test_rows_are_selected_and_joined():
+    made = synthetic(np.random.default_rng(1), rows=8, ahead=3)
+    halves = made.select(np.arange(8) < 3), made.select(np.arange(3, 8))
+    again = replay.join(halves)
+    assert halves[0].prompts == ("0", "1", "2") and again.prompts == made.prompts
+    assert np.array_equal(again.ranks["d"], made.ranks["d"]) and np.array_equal(again.lengths, made.lengths)
+    narrow = replace(halves[0], tokens=halves[0].tokens[:, :5])
+    assert (replay.join([narrow, halves[1]]).tokens[:3, 5:] == -1).all()
+
+
+@pytest.mark.parametrize("tokens, start", [
+    ([1, 2, 3] + [7, 8] * 8, 5),  # the first cycle is new, its repetition is not
+    ([5] * 12, 1), ([*range(30)], 29),
+    ([1, 2, 3] * 2, 5)])  # twice is no loop
+def test_loops_are_found_where_they_begin(tokens, start):
+    assert replay.loop_start(tokens) == start

@@ -1,5 +1,6 @@
 """Replay by drafting again against live decoding, round by round: grown trees, and drafters that read text alone."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,20 +11,22 @@ from lib import replay
 from lib.drafters import make
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.text_drafters import LookupDrafter
-from lib.drafters.text_drafters import NgramDrafter
+from lib.drafters.text_drafters import LookupDrafter, NgramDrafter, SuffixAutomatonDrafter
 from lib.drafters.text_index import NgramTables
-from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.replay import simulated
-from lib.replay import live
 from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
 from lib.tests.decoding.test_loop import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
 from lib.tests.drafters.test_drafters import RULES
+from lib.tests.live import decode
 from lib.trees import named
 
 HEADED = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, what is drafted blindly is accepted at times
 RECORDED = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24)
+
+
+def texts(written):
+    return replay.Texts(NAMES, KINDS, PROMPTS, written, [False] * len(written))
 
 
 def live_rounds(done):
@@ -38,7 +41,7 @@ def replayed_rounds(found):
 def same_rounds(recorded, drafter, shape, target=TARGET, rows=16):
     """The rounds by replay, asserted to be those of live decoding, and these."""
     limit = int(recorded.trace.lengths.max())
-    done = live.decode(target, drafter, recorded.prompts, shape=shape, max_new_tokens=limit + 1, rows=rows)
+    done = decode(target, drafter, recorded.prompts, shape=shape, max_new_tokens=limit + 1, rows=rows)
     found = simulated.rounds(recorded, drafter, shape, rows=3)
     assert live_rounds(done) == replayed_rounds(found) and found.accepted.any()
     return found, done.rounds
@@ -78,12 +81,12 @@ def test_drafters_of_the_text_alone_are_replayed_as_they_decode(kind, temperatur
     sampled = dict(temperature=temperature, seed=3) if temperature else {}
     for shape in map(named, ("chain:6", "independent:2x3", "kary:2@14")):
         for new in (1, 2, 5, 24):
-            done = live.decode(TARGET, OF_TEXT[kind](), PROMPTS, shape=shape, max_new_tokens=new + 10, **sampled,
-                               rule="naive" if temperature else "greedy")
-            made = replay.read(TARGET, {}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, limit=new,
-                               temperature=temperature)
+            done = decode(TARGET, OF_TEXT[kind](), PROMPTS, shape=shape, max_new_tokens=new + 10, **sampled,
+                          rule="naive" if temperature else "greedy")
+            made = replay.read(TARGET, {}, texts(done.new_tokens), temperature=temperature)
+            made = replace(made, lengths=np.minimum(made.lengths, new))
             found = simulated.rounds(Recorded(made, PROMPTS), OF_TEXT[kind](), shape, rows=3)
-            assert [each for each in live_rounds(done) if each[1] < new] == replayed_rounds(found)
+            assert [one for one in live_rounds(done) if one[1] < new] == replayed_rounds(found)
     assert found.accepted.any()
 
 
@@ -96,10 +99,11 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
         calls = {(one.row, one.position - 1): one.draft_calls for one in rounds}
         assert len(set(calls.values())) > 1, "rounds of both"
         if kind != "eagle3":  # whose head also reads what a look-up drafted, in a pass that the round's commit makes
-            assert [calls[each] for each in zip(found.rows.tolist(), found.starts.tolist())] == list(found.draft_calls)
-    read = len(source.held)
+            rounds = zip(found.rows.tolist(), found.starts.tolist())
+            assert [calls[row_and_start] for row_and_start in rounds] == list(found.draft_calls)
+    read = len(source.states)
     source.forget()
-    assert read == (0 if kind == "model" else len(source.prompts)) and not source.held
+    assert read == (0 if kind == "model" else len(source.prompts)) and not source.states
     assert simulated.replayable(both)
     sampled = LanguageModelDrafter(HEADED, proposal="iid")
     assert not simulated.replayable(sampled) and not simulated.replayable(CombinedDrafter(made, sampled))
@@ -117,19 +121,17 @@ def test_ngrams_are_replayed_by_their_ranks_too():
 def test_draft_calls_are_those_of_a_row_alone():
     rule = named("dyspec@14")
     for row, prompt in enumerate(PROMPTS[:2]):
-        done = live.decode(TARGET, LanguageModelDrafter(DRAFTER), [prompt], shape=rule, max_new_tokens=25)
+        done = decode(TARGET, LanguageModelDrafter(DRAFTER), [prompt], shape=rule, max_new_tokens=25)
         found = simulated.rounds(Recorded(RECORDED, PROMPTS), LanguageModelDrafter(DRAFTER), rule)
-        own = found.select(found.rows == row)
-        assert own.draft_calls.tolist() == [one.draft_calls for one in done.rounds]
+        assert found.draft_calls[found.rows == row].tolist() == [one.draft_calls for one in done.rounds]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_naive_sampling_replays_on_its_own_trace(seed):
     rule = named("eagle2:3,4@9")
     drafter = LanguageModelDrafter(DRAFTER, temperature=0.8)
-    done = live.decode(TARGET, drafter, PROMPTS, shape=rule, rule="naive", temperature=0.8, max_new_tokens=20,
-                       seed=seed)
-    recorded = replay.read(TARGET, {"d": DRAFTER}, PROMPTS, done.new_tokens, names=NAMES, kinds=KINDS, temperature=0.8)
+    done = decode(TARGET, drafter, PROMPTS, shape=rule, rule="naive", temperature=0.8, max_new_tokens=20, seed=seed)
+    recorded = replay.read(TARGET, {"d": DRAFTER}, texts(done.new_tokens), temperature=0.8)
     chained = simulated.rounds(Recorded(recorded, PROMPTS), drafter, rule)
     assert decided(live_rounds(done), recorded, rule) == replayed_rounds(chained)
 
@@ -138,8 +140,7 @@ def test_eos_ends_a_round_as_it_stands():
     rule = named("dyspec@14")
     full = RECORDED.tokens[1].tolist()
     for eos in sorted(set(full))[:4]:
-        done = live.decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape=rule, max_new_tokens=25,
-                           eos_token_id=eos)
+        done = decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape=rule, max_new_tokens=25, eos_token_id=eos)
         recorded = replay.record(TARGET, {}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24, eos_token_id=eos)
         chained = simulated.rounds(Recorded(recorded, PROMPTS), LanguageModelDrafter(TARGET), rule)
         assert live_rounds(done) == replayed_rounds(chained)
@@ -147,14 +148,14 @@ def test_eos_ends_a_round_as_it_stands():
 
 def test_a_static_shape_replays_as_its_ranks_say():
     tree = named("kary:2@6")
-    by_ranks = replay.chained(replay.walk(RECORDED, tree, "d"))
+    by_ranks = replay.chained(replay.rounds(RECORDED, tree, "d"))
     drafted = simulated.rounds(Recorded(RECORDED, PROMPTS), LanguageModelDrafter(DRAFTER), tree)
     for name in ("rows", "starts", "accepted", "nodes"):
         assert np.array_equal(getattr(drafted, name), getattr(by_ranks, name))
 
 
 def test_no_round_counts_where_texts_are_too_short():
-    made = replay.read(TARGET, {}, PROMPTS, [[1], [2, 3], [4], [5]], names=NAMES, kinds=KINDS)
+    made = replay.read(TARGET, {}, texts([[1], [2, 3], [4], [5]]))
     none = simulated.rounds(Recorded(made, PROMPTS), LanguageModelDrafter(DRAFTER), named("dyspec@8"))
     assert len(none.rows) == 0 and none.open_end.dtype == bool
 
