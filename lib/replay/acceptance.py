@@ -12,8 +12,7 @@ from lib.trees import named
 from lib.trees.tree import Tree
 
 FREQUENT = "frequent"  # the family of the most frequent rank paths, in addition to those of `names.COMPARED`
-DEEPEST = 64  # depths and ranks from which trees are grown
-RANKS = 16
+DEEPEST, RANKS = 64, 16  # depths and ranks from which trees are grown
 
 
 def rounds_of(trace: Trace, tree: Tree, drafter: str) -> Walk:
@@ -59,8 +58,7 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
     counted = walk.select(walk.starts < trace.loops[walk.rows])
     parent = np.zeros(tree.size, dtype=bool)
     parent[tree.parents[1:]] = True
-    ends_at_parent = parent[counted.nodes] & (counted.drafted > 0)
-    ends_at_parent &= counted.starts + counted.accepted < trace.ends[counted.rows]
+    ends_at_parent = parent[counted.nodes] & (counted.starts + counted.accepted < trace.ends[counted.rows])
     names = np.array(trace.prompts)[counted.rows]
     kinds = dict(zip(trace.prompts, trace.kinds))
     rows = []

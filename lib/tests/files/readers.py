@@ -152,7 +152,7 @@ def good_ggufs() -> list[bytes]:
 def readers() -> dict[str, Reader]:
     """All of them, by name."""
     found = {
-        "prompts": Reader(lambda path: prompts.check(path, True), (ValueError, LookupError), "p.jsonl", good_prompts),
+        "prompts": Reader(prompts.rows, (ValueError, LookupError), "p.jsonl", good_prompts),
         "logs": Reader(logs.read, (ValueError,), "l.jsonl", good_logs),
         "inputs": Reader(read_inputs, (ValueError,), "i.jsonl", good_inputs),
         "costs": Reader(served.read_costs, (ValueError,), "c.csv", good_costs),

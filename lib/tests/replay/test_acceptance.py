@@ -59,10 +59,10 @@ def test_depths_add_up_to_the_accepted_length():
 
 def test_acceptance_by_rank_counts_positions_before_loops():
     made = recorded()
-    seen = np.concatenate([made.ranks["d"][i, : min(made.loops[i], made.lengths[i])] for i in range(30)])
+    ranks = np.concatenate([made.ranks["d"][i, : min(made.loops[i], made.lengths[i])] for i in range(30)])
     by_rank = acceptance.acceptance_by_rank(made, "d")
-    assert by_rank[:4] == pytest.approx(np.bincount(seen, minlength=4) / len(seen))
-    assert acceptance.by_rank(made, "d")["positions"].sum() == len(seen)
+    assert by_rank[:4] == pytest.approx(np.bincount(ranks, minlength=4) / len(ranks))
+    assert acceptance.by_rank(made, "d")["positions"].sum() == len(ranks)
     by_depth = acceptance.acceptance_by_depth_and_rank(made, "d")
     assert by_depth[0] == pytest.approx(by_rank) and by_depth.shape == (64, 16)
 
@@ -108,10 +108,10 @@ def test_counted_rounds_recover_the_mean(beyond):
 def test_rounds_that_the_limit_cuts_are_no_loss():
     """The two ways that are biased: without the rounds that reach past the limit, and with these cut there."""
     walk = acceptance.rounds_of(agreeing(DEPTH + 1), CHAIN, "d")
-    left = LIMIT - walk.starts
-    whole = walk.accepted < left
+    remaining = LIMIT - walk.starts
+    whole = walk.accepted < remaining
     dropped = of_rounds(walk.rows[whole], walk.accepted[whole])
-    capped = of_rounds(walk.rows, np.minimum(walk.accepted, left))
+    capped = of_rounds(walk.rows, np.minimum(walk.accepted, remaining))
     assert max(dropped.high, capped.high) < TRUE - 0.03 and dropped.value < capped.value
 
 

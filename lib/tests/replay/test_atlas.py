@@ -20,12 +20,12 @@ NEW, LEAST = 20, 0.15
 
 @cache
 def recorded():
-    asked = prompts.load("family", PAIR.tokenizer, first=1)
+    texts = prompts.load("family", PAIR.tokenizer, first=1)
     trace = recording.record(
-        PAIR.target, {"tiny": PAIR.draft_model}, asked.ids, names=asked.names, kinds=asked.kinds, max_new_tokens=NEW,
+        PAIR.target, {"tiny": PAIR.draft_model}, texts.ids, names=texts.names, kinds=texts.kinds, max_new_tokens=NEW,
         beyond=atlas.DEPTH + 1, eos_token_id=PAIR.eos_token_ids,
         labels={"target": "small"})
-    return Recorded(trace, asked.ids)
+    return Recorded(trace, texts.ids)
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +42,11 @@ def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
 
 @pytest.mark.parametrize("name", ["chain:4", "kary:2@14", "independent:3@9"])
 def test_static_trees_accept_what_the_trace_says(read, name):
-    tree, known = named(name), recorded().trace
+    tree, full = named(name), recorded().trace
     same(atlas.evaluate(read, "tiny", tree),
-         acceptance.tally_walk(known, acceptance.rounds_of(known, tree, "tiny")))
+         acceptance.tally_walk(full, acceptance.rounds_of(full, tree, "tiny")))
     again = SuffixAutomatonDrafter()
-    same(atlas.evaluate(read, again, tree), acceptance.tally_walk(known, simulated.rounds(recorded(), again, tree)))
+    same(atlas.evaluate(read, again, tree), acceptance.tally_walk(full, simulated.rounds(recorded(), again, tree)))
 
 
 class Sure(BestFirst):
@@ -60,9 +60,9 @@ class Sure(BestFirst):
 @pytest.mark.parametrize("rule", [BestFirst(1, 6), BestFirst(5, 6), BestFirst(24, 6), Sure(12, 6)])
 def test_a_growth_rule_accepts_what_drafting_again_accepts(read, rule):
     """Its rounds are those of the drafter itself, from the probabilities in the file alone."""
-    walk, known = simulated.rounds(recorded(), LanguageModelDrafter(PAIR.draft_model), rule), recorded().trace
-    assert (known.starts(6) == known.starts(atlas.DEPTH)).all(), "both count the same rounds"
-    same(atlas.evaluate_rule(read, "tiny", rule.keep), acceptance.tally_walk(known, walk))
+    walk, full = simulated.rounds(recorded(), LanguageModelDrafter(PAIR.draft_model), rule), recorded().trace
+    assert (full.starts(6) == full.starts(atlas.DEPTH)).all(), "both count the same rounds"
+    same(atlas.evaluate_rule(read, "tiny", rule.keep), acceptance.tally_walk(full, walk))
 
 
 def test_a_rule_that_cannot_be_is_named(read, tmp_path):

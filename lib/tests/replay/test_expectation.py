@@ -30,18 +30,18 @@ def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
     target, drafter = (one.language(temperature) for one in (logits, logits.related(agreement, generator)))
     texts = list(product(range(V), repeat=depth))
     paths = [text[:step] for text in texts for step in range(depth)]
-    said = torch.tensor([token for text in texts for token in text])
+    tokens = torch.tensor([token for text in texts for token in text])
     p, q = (torch.stack([language(path) for path in paths]) for language in (target, drafter))
-    chances = expectation.chances(p, q, said, 3, torch.Generator().manual_seed(1))
-    many = (values.repeat_interleave(SAMPLES, 0) for values in (p, q, said))
+    chances = expectation.chances(p, q, tokens, 3, torch.Generator().manual_seed(1))
+    many = (values.repeat_interleave(SAMPLES, 0) for values in (p, q, tokens))
     sampled = expectation.without_replacement(*many, 3, torch.Generator().manual_seed(1), samples=1)
-    chances["without_replacement|3"] = sampled.view(len(said), SAMPLES, 3).mean(1) / p.gather(1, said[:, None])
+    chances["without_replacement|3"] = sampled.view(len(tokens), SAMPLES, 3).mean(1) / p.gather(1, tokens[:, None])
     shape = len(texts), depth
     zeros = np.zeros(shape, np.float32)
     whole = np.full(len(texts), depth)
     made = replay.Trace(np.array([(0, *text) for text in texts], dtype=np.int32), whole, whole > 0, whole,
-                        p.gather(1, said[:, None]).numpy().reshape(shape),
-                        {"d": np.zeros(shape, np.int32)}, {"d": q.gather(1, said[:, None]).numpy().reshape(shape)},
+                        p.gather(1, tokens[:, None]).numpy().reshape(shape),
+                        {"d": np.zeros(shape, np.int32)}, {"d": q.gather(1, tokens[:, None]).numpy().reshape(shape)},
                         {"d": zeros}, tuple("".join(map(str, text)) for text in texts), ("k",) * len(texts),
                         {"target": "t", "temperature": temperature},
                         {f"d|{name}": values.numpy().reshape(*shape, -1) for name, values in chances.items()})
@@ -80,7 +80,7 @@ def test_rounds_in_expectation_add_up():
         survive = expectation.survival(made, tree, "d", "multi_step")
         starts = expectation._chained_starts(survive)
         assert (survive[..., 1:] <= survive[..., :-1] + 1e-12).all() and (starts[:, 0] == 1).all()
-        # Every transition is a round's first, or was accepted by the round before: no token is said twice or never.
+        # Every transition is a round's first, or was accepted by the round before: no token is counted twice or never.
         covered = starts.copy()
         for start in range(4):
             for depth in range(1, tree.max_depth + 1):
@@ -95,16 +95,16 @@ def test_rounds_in_expectation_add_up():
 def test_live_decoding_finds_the_expected_length():
     target = small_models.llama(0, hidden=16, layers=1)
     model = small_models.related(target, 1, noise=0.3)
-    asked, numbers = small_models.prompts(0, [5] * 60), [str(row) for row in range(60)]
+    prompts, numbers = small_models.prompts(0, [5] * 60), [str(row) for row in range(60)]
     names = {"names": numbers, "kinds": ["k"] * 60}
     made = replay.record(
-        target, {"d": model}, asked, **names, max_new_tokens=24, beyond=3, temperature=1.0, siblings=2,
+        target, {"d": model}, prompts, **names, max_new_tokens=24, beyond=3, temperature=1.0, siblings=2,
         seed=0,
     )
     for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):
         expected = expectation.tally(made, expectation.survival(made, named("kary:2,2"), "d", rule))
         done = decode(
-            target, LanguageModelDrafter(model, proposal=proposal), asked, rows=60, shape="kary:2,2", rule=rule,
+            target, LanguageModelDrafter(model, proposal=proposal), prompts, rows=60, shape="kary:2,2", rule=rule,
             temperature=1.0, max_new_tokens=25, seed=1,
         )
         drawn = live.tally(done, **names)
@@ -118,8 +118,8 @@ def test_live_decoding_finds_the_expected_length():
 def test_chances_are_shares_of_what_the_target_says():
     generator = torch.Generator().manual_seed(0)
     p, q = (warp(2 * torch.randn(40, 6, generator=generator, dtype=torch.float64), 1.0) for _ in range(2))
-    said = torch.multinomial(p, 1, generator=generator)[:, 0]
-    for name, values in expectation.chances(p, q, said, 4, generator).items():
+    tokens = torch.multinomial(p, 1, generator=generator)[:, 0]
+    for name, values in expectation.chances(p, q, tokens, 4, generator).items():
         assert (values >= 0).all() and (values.sum(-1) <= 1 + 1e-9).all(), name
-    same = expectation.chances(p, p, said, 2, generator)
+    same = expectation.chances(p, p, tokens, 2, generator)
     assert torch.allclose(same["multi_step|2"].sum(-1), torch.ones(40, dtype=torch.float64))

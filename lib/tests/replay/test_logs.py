@@ -69,9 +69,9 @@ def in_form(form, name, messages, ids, ended):
 
 @pytest.mark.parametrize("form", ["dialogue", "bare", "pair", "batch"])
 def test_every_form_gives_the_trace_that_was_recorded(form, tmp_path):
-    asked = dict(max_new_tokens=NEW, rows=4)
-    eos = continuations(PAIR.target, PROMPTS, **asked)[1][9]  # a token at which one text ends
-    written = continuations(PAIR.target, PROMPTS, **asked, eos_token_id=eos)
+    limits = dict(max_new_tokens=NEW, rows=4)
+    eos = continuations(PAIR.target, PROMPTS, **limits)[1][9]  # a token at which one text ends
+    written = continuations(PAIR.target, PROMPTS, **limits, eos_token_id=eos)
     ended = [row[-1] == eos for row in written]
     assert any(ended) and not all(ended)
     lines, requests = zip(*(in_form(form, *row) for row in zip(NAMES, DIALOGUES, written, ended)))

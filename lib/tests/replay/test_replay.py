@@ -88,22 +88,6 @@ def test_a_tree_costs_its_own_nodes(tree, seed, ahead, before_loops):
     assert counts[1:].sum() == everywhere.accepted[keep].sum()
 
 
-def test_paths_end_where_their_text_does():
-    zeros = synthetic(np.random.default_rng(0), rows=4, width=9, ranks=1)
-    paths = rank_paths(zeros)
-    assert starts_of(paths, shapes.chain(12)).tolist() == [
-        int(np.maximum(zeros.lengths - depth + 1, 0).sum()) if depth else zeros.lengths.sum() for depth in range(13)
-    ]
-
-
-def test_ranks_a_start_deep_are_grown_from_as_others_are():
-    recorded = synthetic(np.random.default_rng(2), rows=40, width=12, ranks=3, ahead=2)
-    grown = frequent(recorded, 9)
-    assert grown.max_depth <= 2
-    rival = named("kary:3@9")
-    assert replay.accepted_lengths(recorded, grown).sum() >= replay.accepted_lengths(recorded, rival).sum()
-
-
 @settings(deadline=None, max_examples=60)
 @given(trees(), st.integers(0, 2**32 - 1))
 def test_chained_rounds_follow_one_another(tree, seed):
@@ -119,8 +103,8 @@ def test_chained_rounds_follow_one_another(tree, seed):
     assert [*zip(found.rows, found.starts, found.accepted)] == expected
 
 
-@pytest.mark.parametrize("name", models.FAMILY)
-def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
+@pytest.mark.parametrize("name", ["small/tiny-small", "base/small"])
+def test_a_shipped_pair_decodes_random_trees_as_replay_says(name):
     pair = models.load_pair(name, dtype="float64")  # where ranks do not tie to rounding
     texts = ("def add(a, b):\n    return", "The harbour at dawn was")
     ids = [pair.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in texts]
@@ -129,10 +113,8 @@ def test_every_shipped_pair_decodes_random_trees_as_replay_says(name):
     rng = np.random.default_rng(len(name))
     for _ in range(2):
         tree = Tree([-1, *(int(rng.integers(0, size)) for size in range(1, 10))])
-        done = decode(
-            pair.target, LanguageModelDrafter(pair.draft_model), ids, shape=tree, max_new_tokens=11,
-            eos_token_id=pair.eos_token_ids
-        )
+        done = decode(pair.target, LanguageModelDrafter(pair.draft_model), ids, shape=tree, max_new_tokens=11,
+                      eos_token_id=pair.eos_token_ids)
         found = replay.chained(replay.rounds(recorded, tree))
         replayed = zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist())
         assert [*replayed] == sorted((one.row, one.position - 1, one.accepted) for one in done.rounds)
@@ -158,15 +140,15 @@ def test_no_tree_gains_more_on_the_trace(seed, budget):
                for tree in all_trees(budget, 3, 3))
     best = max((replay.accepted_lengths(made, tree).sum() for tree in renamed), default=0)
     # deeper trees than brute force visits can only be better
-    own = replay.accepted_lengths(made, frequent(made, budget)).sum()
-    assert own >= best
-    assert own == sum(count for _, count in most_frequent_paths(made, budget))
+    gain = replay.accepted_lengths(made, frequent(made, budget)).sum()
+    assert gain >= best
+    assert gain == sum(count for _, count in most_frequent_paths(made, budget))
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.integers(0, 2**32 - 1))
-def test_trees_of_all_budgets_are_nested_and_beat_every_family(seed):
-    made = synthetic(np.random.default_rng(seed), rows=6, width=20, ranks=4)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([None, 2]))
+def test_trees_of_all_budgets_are_nested_and_beat_every_family(seed, ahead):
+    made = synthetic(np.random.default_rng(seed), rows=30, width=20, ranks=4, ahead=ahead)
     grown = [frequent(made, budget) for budget in (1, 2, 5, 12)]
     assert all(set(small.choices()) <= set(large.choices()) for small, large in zip(grown, grown[1:]))
     assert [tree.budget for tree in grown] == [1, 2, 5, 12]
