@@ -7,7 +7,9 @@
 import functools
 from contextlib import contextmanager
 from inspect import getmodule, getsource, signature
+from threading import RLock
 from typing import Iterator
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -168,18 +170,23 @@ def least_window(config) -> int | None:
     return config.sliding_window if SLIDING in layer_kinds(config) else None
 
 
+_CHANGED: WeakKeyDictionary = WeakKeyDictionary()  # for each model the lock that a thread holds inside the context
+
+
 @contextmanager
 def using_attention(model, name: str) -> Iterator[None]:
-    """The model has this `attn_implementation` inside the context, and its own again afterwards."""
+    """The model has this `attn_implementation` inside the context, and its own again afterwards; one thread at a time.
+    """
     register()
-    before = model.config._attn_implementation
-    if before != name:
-        model.set_attn_implementation(name)
-    try:
-        yield
-    finally:
+    with _CHANGED.setdefault(model, RLock()):
+        before = model.config._attn_implementation
         if before != name:
-            model.set_attn_implementation(before)
+            model.set_attn_implementation(name)
+        try:
+            yield
+        finally:
+            if before != name:
+                model.set_attn_implementation(before)
 
 
 def check_attention(model) -> None:

@@ -5,6 +5,7 @@ second drafter and tree may decode the same prompt beside it.
 from collections.abc import Sequence
 from html import escape
 from math import isnan, nan
+from threading import Lock, RLock
 
 import anywidget
 import ipywidgets
@@ -65,6 +66,9 @@ class RoundsExplorer:
     Temperature 0 is greedy. Above it one of the lossless rules decides, with the children for which it was made; the
     same settings give the same rounds.
     Display `view`. Errors appear in `message`; the last decoding that worked stays below.
+
+    JupyterLab calls a widget's callbacks in several threads. One of them decodes at a time; of those that wait meanwhile
+    only the one of the newest setting decodes.
     """
 
     def __init__(self, pairs: Sequence[Pair], prompts: PromptSet, *, shape: str = "kary:2@14", drafter: str = "",
@@ -75,6 +79,8 @@ class RoundsExplorer:
         self.steps: list[Step] = []
         self.other: list[Step] = []
         self.plain: dict[tuple, float] = {}
+        self.changes = 0  # settings so far
+        self.decoding, self.showing = Lock(), RLock()
         self._make_view(shape, drafter, temperature, new_tokens)
         self.kind.observe(self._offer_prompts, names="value")
         self.pair.observe(self._offer_drafters, names="value")
@@ -209,9 +215,16 @@ class RoundsExplorer:
         return shape
 
     def _decode(self, change=None) -> None:
+        """Decode with the settings of the controls when no other thread does, unless they have changed again."""
+        with self.showing:
+            self.changes += 1
+            setting = self.changes
+        with self.decoding:
+            if setting == self.changes and (self.kind.value == TYPED or self.prompt.value is not None):
+                self._decode_now()
+
+    def _decode_now(self) -> None:
         """Decode with the settings of the controls, and show the first round; after an error the last one stays."""
-        if self.kind.value != TYPED and self.prompt.value is None:
-            return
         self.message.value = _note("decoding …")
         try:
             if not 0 <= self.temperature.value <= HOTTEST:
@@ -227,31 +240,36 @@ class RoundsExplorer:
                 generator=torch.Generator().manual_seed(self.seed)) for spec, shape in asked)
             if not steps:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
-            self.plain_speed = self._plain_speed(pair, prompt)
+            plain_speed = self._plain_speed(pair, prompt)
         except Exception as error:  # a callback's traceback would only appear in a log
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             text = text.replace("max_new_tokens", "new tokens")  # as the control has it
             stays = ". Below is still the last decoding that worked." if self.steps else ""
             self.message.value = _note(text + stays, "#B00020")
             return
-        self.message.value, self.shown.layout.display, self.steps, self.other = "", None, steps, other
-        if self.round.value == 1:
-            self._show()
-        self.round.value = 1  # shows the first round if another one was shown
-        self.round.max = len(steps)
-        self._enable()
+        with self.showing:
+            self.steps, self.other, self.plain_speed = steps, other, plain_speed
+            self.message.value, self.shown.layout.display = "", None
+            if self.round.value == 1:
+                self._show()
+            self.round.value = 1  # shows the first round if another one was shown
+            self.round.max = len(steps)
+            self._enable()
 
     def _move(self, by: int) -> None:
-        self.round.value = min(max(self.round.value + by, 1), self.round.max)
+        with self.showing:
+            self.round.value = min(max(self.round.value + by, 1), self.round.max)
 
     def _show(self, change=None) -> None:
         """Picture, numbers and running text of the chosen round."""
-        self.picture.value = of_step(self.step)
-        self.timeline.svg = timeline_svg(self.steps, self.other, self.step.number)
-        self.timeline.round = self.step.number
-        self.numbers.value = _paragraph(describe_round(self.step, self.plain_speed) + compared(self.step, self.other))
-        self.text.value = running_text(self.step)
-        self._enable()
+        with self.showing:
+            step = self.step
+            self.picture.value = of_step(step)
+            self.timeline.svg = timeline_svg(self.steps, self.other, step.number)
+            self.timeline.round = step.number
+            self.numbers.value = _paragraph(describe_round(step, self.plain_speed) + compared(step, self.other))
+            self.text.value = running_text(step)
+            self._enable()
 
     def _enable(self) -> None:
         self.back.disabled, self.forward.disabled = self.round.value == 1, self.round.value == self.round.max

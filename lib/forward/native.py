@@ -31,10 +31,7 @@ class LayerStruct(ctypes.Structure):
 
     _fields_ = [
         *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle", "attended", "widened")),
-        ("input", c_void_p),
         *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-        ("stored", c_void_p),
-        ("capacity", c_int64),
         ("near", c_int64),
     ]
 
@@ -52,11 +49,13 @@ class ForwardStruct(ctypes.Structure):
     _fields_ = [
         ("layers", ctypes.POINTER(LayerStruct)),
         *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
-        *((name, c_void_p) for name in ("kept", "names", "mask", "states", "last", "logits", "attend")),
+        *((name, c_void_p) for name in ("kept", "names", "mask", "input", "stored", "states", "last", "logits")),
+        ("attend", c_void_p),
         ("near", ViewStruct),
         ("vocabulary", Matrix),
         ("embedding", Matrix),
-        *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "hidden", "heads", "kv_heads", "dim")),
+        *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "capacity", "hidden")),
+        *((name, c_int64) for name in ("heads", "kv_heads", "dim")),
         *((name, c_int64) for name in ("kept_rows", "mask_stride", "offset_stride", "threads", "tanh")),
         *((name, c_float) for name in ("scale", "epsilon", "softcap", "embedding_scale")),
     ]
@@ -140,16 +139,18 @@ class Angles:
 
     def __init__(self, rotary: nn.Module, kind: str = ""):
         self.kinds = [kind] if isinstance(getattr(rotary, "rope_type", None), dict) else []
-        self.rotary, self.cosines = rotary, torch.zeros(0, 0)
+        self.rotary, self.tables = rotary, (torch.zeros(0, 0), torch.zeros(0, 0))
 
     def up_to(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Both tables, for at least all positions below this one."""
-        if positions > len(self.cosines):
-            places = torch.arange(max(positions, 2 * len(self.cosines), 512))[None]
-            whole = [table[0].chunk(2, dim=-1)[0].contiguous() 
-                     for table in self.rotary(torch.zeros(1), places, *self.kinds)]
-            self.cosines, self.sines = whole
-        return self.cosines, self.sines
+        """Both tables, for at least all positions below this one. Larger ones replace them and leave these as they are,
+        which another thread may read.
+        """
+        tables = self.tables
+        if positions > len(tables[0]):
+            longer = torch.arange(max(positions, 2 * len(tables[0]), 512))[None]
+            angles = self.rotary(torch.zeros(1), longer, *self.kinds)
+            self.tables = tables = tuple(table[0].chunk(2, dim=-1)[0].contiguous() for table in angles)
+        return tables
 
 
 class NativeBlocks:
@@ -161,7 +162,7 @@ class NativeBlocks:
     norm, output, embedding: None where there is none.
 
     Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. Beyond
-    `most_rows` rows PyTorch's operators are faster: without panels. An object serves one call at a time.
+    `most_rows` rows PyTorch's operators are faster: without panels. Several threads may call one object at a time.
     """
 
     most_nodes = math.inf  # of a block
@@ -200,7 +201,7 @@ class NativeBlocks:
         kind = NAMES[self.like.dtype]
         self.run, self.run_fill, attend = (
             getattr(build.library(), f"{name}_{kind}") for name in ("forward", "fill", "onepass"))
-        self.forward = ForwardStruct(
+        self.constants = ForwardStruct(
             layers=self.layers, final_norm=self._factor(norm), depth=len(layers), hidden=len(self.like),
             vocabulary=Matrix() if output is None else self._matrix(output), embedding=table,
             attend=ctypes.cast(attend, c_void_p),
@@ -213,19 +214,32 @@ class NativeBlocks:
             tanh=ACTIVATIONS[type(layers[0].mlp.act_fn).__name__],
             embedding_scale=float(getattr(embedding, "embed_scale", torch.ones(())).to(self.like.dtype)))
 
-    def __call__(self, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
+    def __call__(self, inputs: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
                  all_states: bool = False, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Logits [B, kept, V], and with `all_states` the states [L + 1, B, m, H]: the input, each layer's, the last one
         normed.
 
-        given: [B, m, H], the input of the first layer; with an embedding, tokens int64[B, m].
+        inputs: [B, m, H], of the first layer; with an embedding, tokens int64[B, m].
         offsets: int64[m] or [B, m], their positions after each row's prefix.
         cache: a TreeCache; layers are made in an empty one.
         keep: as transformers' logits_to_keep, the last so many nodes of each row (0: all), or these nodes.
         read: [B, m, ...], the input of the first layer's attention, if it is not the layer's.
         IndexError for a token that the embedding does not have.
         """
-        return self._call(self.run, given, offsets, cache, mask, keep, all_states, read)
+        (batch, nodes), f = inputs.shape[:2], self._block(inputs, offsets, cache, mask)
+        if read is None and self.layers[0].input_norm is None:
+            read = inputs
+        read = None if read is None else read.contiguous()
+        kept = None  # of the B * m rows those whose logits are made: all
+        if not (isinstance(keep, int) and keep in (0, nodes)):
+            of_row = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
+            kept = (torch.arange(batch)[:, None] * nodes + of_row).flatten()
+        f.kept_rows = batch * nodes if kept is None else len(kept)
+        logits = self.like.new_empty(batch, f.kept_rows // batch, f.vocabulary.out)
+        states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
+        f.input, f.kept, f.logits, f.states = map(start_of, (read, kept, logits, states))
+        self._refuse(self.run(ctypes.byref(f)), inputs)
+        return logits, states
 
     def fill(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, levels: Levels, choices: int,
              names: Tensor | None = None) -> Tensor:
@@ -236,15 +250,14 @@ class NativeBlocks:
         Afterwards the cache holds keys and values of all nodes with children, pending. For blocks with an embedding;
         errors as above.
         """
-        filled = tokens.new_empty(tokens.shape[0], levels.size)
+        (batch, nodes), f = tokens.shape, self._block(tokens, offsets, cache, mask, levels.forwarded)
+        filled = tokens.new_empty(batch, levels.size)
         filled[:, 0] = tokens[:, -1]
-        self.forward.names = start_of(names)
-
-        def run(forward):
-            return self.run_fill(forward, levels.structs, *map(c_int64, (len(levels.structs), levels.size, choices)),
-                                 c_void_p(start_of(filled)))
-
-        self._call(run, tokens, offsets, cache, mask, keep=1, ahead=levels.forwarded, widest=levels.widest)
+        roots = torch.arange(1, batch + 1) * nodes - 1
+        logits = self.like.new_empty(batch, levels.widest, f.vocabulary.out)
+        f.kept, f.kept_rows, f.logits, f.names = start_of(roots), batch, start_of(logits), start_of(names)
+        self._refuse(self.run_fill(ctypes.byref(f), levels.structs, *map(c_int64, (
+            len(levels.structs), levels.size, choices)), c_void_p(start_of(filled))), tokens)
         return filled
 
     @property
@@ -262,51 +275,48 @@ class NativeBlocks:
     def _matrix(self, part: nn.Module) -> Matrix:
         return matrix_of(part.weight if isinstance(part, nn.Linear) else None, part.bias, self.panels.get(part))
 
-    def _call(self, run, given: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor,
-              all_states: bool = False, read: Tensor | None = None, ahead: int = 0,
-              widest: int = 0) -> tuple[Tensor, Tensor | None]:
-        """Calls `run`, with cache slots for `ahead` more nodes and room for logits of `widest` nodes per row."""
-        (batch, nodes), pending, f = given.shape[:2], cache.pending, self.forward
-        given, offsets, visible = given.contiguous(), offsets.contiguous(), mask.visible.contiguous()
+    def _block(self, inputs: Tensor, offsets: Tensor, cache, mask: SharedMask, ahead: int = 0) -> ForwardStruct:
+        """The struct of a call over a block of nodes, as `__call__` takes them; ahead: as for `_call`."""
+        (batch, nodes), pending = inputs.shape[:2], cache.pending
+        inputs, offsets, visible = inputs.contiguous(), offsets.contiguous(), mask.visible.contiguous()
         if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
             raise ValueError(f"{nodes} nodes after {pending} pending ones have positions {tuple(offsets.shape)} and a "
                              f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or these "
                              "per row")
-        self._take_room(cache, batch, nodes, ahead)
-        wanted = None  # of the B * m rows those whose logits are wanted: all
-        if not (isinstance(keep, int) and keep in (0, nodes)):
-            of_row = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
-            wanted = (torch.arange(batch)[:, None] * nodes + of_row).flatten()
-        rows = batch * nodes if wanted is None else len(wanted)
-        logits = self.like.new_empty(batch, max(widest, rows // batch), f.vocabulary.out)
-        states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
-        f.given, f.tokens = (start_of(given), None) if self.embedding is None else (None, start_of(given))
-        read = given if read is None and self.layers[0].input_norm is None else read
-        read = None if read is None else read.contiguous()
-        self.layers[0].input = start_of(read)
-        f.offsets, f.mask, f.kept, f.kept_rows = start_of(offsets), start_of(visible), start_of(wanted), rows
-        f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
+        f = self._call(cache, batch, nodes, ahead)
         first, near, prefix = mask.within(cache.rows.as_list, self.window)
-        near, prefix = near.visible.contiguous(), (c_int64 * batch)(*prefix)
-        f.near = ViewStruct(*map(start_of, self.near_angles.up_to(len(self.angles.cosines))), start_of(near),
-                            ctypes.addressof(prefix), first, near.shape[-1], _strides(nodes, None, near)[1])
-        f.states, f.logits, f.threads = start_of(states), start_of(logits), torch.get_num_threads()
-        if (unknown := run(ctypes.byref(f))) >= 0:
-            raise IndexError(f"token {given.flatten()[unknown]} is none of the embedding's {f.embedding.out}; "
-                             "take the tokenizer that belongs to the model")
-        return logits, states
+        near, prefix, angles = near.visible.contiguous(), (c_int64 * batch)(*prefix), self.near_angles.up_to(f.positions)
+        f.given, f.tokens = (start_of(inputs), None) if self.embedding is None else (None, start_of(inputs))
+        f.offsets, f.mask = start_of(offsets), start_of(visible)
+        f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
+        f.near = ViewStruct(*map(start_of, angles), start_of(near), ctypes.addressof(prefix), first, near.shape[-1],
+                            _strides(nodes, None, near)[1])
+        f.arrays += inputs, offsets, visible, near, prefix, angles
+        return f
 
-    def _take_room(self, cache, batch: int, nodes: int, ahead: int) -> None:
-        """Reserves cache slots for keys and values, and the angles of their positions; `ahead` more of both."""
+    def _call(self, cache, batch: int, nodes: int, ahead: int) -> ForwardStruct:
+        """The struct of one call, with cache slots for its nodes and `ahead` more of each row, and the angles of their
+        `positions`. It holds addresses; `arrays` keeps what they point to.
+        """
+        f = ForwardStruct.from_buffer_copy(self.constants)
         if not cache.layers:
-            cache.begin(len(self.layers), self.like.new_zeros(batch, self.forward.kv_heads, 0, self.forward.dim))
-        f, f.pending = self.forward, cache.pending
+            cache.begin(len(self.layers), self.like.new_zeros(batch, f.kv_heads, 0, f.dim))
+        f.batch, f.nodes, f.pending, f.threads = batch, nodes, cache.pending, torch.get_num_threads()
+        f.positions = cache.rows.longest + f.pending + nodes + ahead
         cache.room(nodes + ahead)
-        for layer, stored in zip(self.layers, cache.layers):
-            layer.stored, layer.capacity = stored.address, stored.capacity
-        f.batch, f.nodes, self.prefix = batch, nodes, (c_int64 * batch)(*cache.rows.as_list)
-        f.prefix = ctypes.addressof(self.prefix)
-        f.cosines, f.sines = map(start_of, self.angles.up_to(cache.rows.longest + f.pending + nodes + ahead))
+        f.capacity = cache.layers[0].capacity
+        stored, prefix = (c_void_p * f.depth)(*(layer.address for layer in cache.layers)), (c_int64 * batch)(
+            *cache.rows.as_list)
+        angles = self.angles.up_to(f.positions)
+        f.stored, f.prefix, f.arrays = ctypes.addressof(stored), ctypes.addressof(prefix), [stored, prefix, angles]
+        f.cosines, f.sines = map(start_of, angles)
+        return f
+
+    def _refuse(self, unknown: int, tokens: Tensor) -> None:
+        """IndexError for a token that the embedding does not have; unknown: its place among the tokens, or -1."""
+        if unknown >= 0:
+            raise IndexError(f"token {tokens.flatten()[unknown]} is none of the embedding's "
+                             f"{self.constants.embedding.out}; take the tokenizer that belongs to the model")
 
 
 def _strides(nodes: int, offsets: Tensor | None, mask: Tensor | None) -> tuple[int, int]:

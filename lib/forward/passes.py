@@ -5,6 +5,7 @@ float64, GPUs) runs as "layers". The results agree within rounding.
 """
 
 import math
+import threading
 from dataclasses import dataclass
 from typing import Callable
 from weakref import WeakKeyDictionary
@@ -105,6 +106,7 @@ class ForwardPass:
 
 
 _KERNELS: WeakKeyDictionary[torch.nn.Module, dict[str, Kernels]] = WeakKeyDictionary()
+_MAKING = threading.RLock()  # held by the thread that makes kernels
 
 
 def forward_pass(model, name: str = AUTO) -> ForwardPass:
@@ -116,13 +118,15 @@ def forward_pass(model, name: str = AUTO) -> ForwardPass:
     """
     if name not in (*NAMES, AUTO):
         raise ValueError(f"forward is {name!r}; choose one of {', '.join(NAMES)}, or {AUTO!r} for the fastest")
-    known, made_of = _KERNELS.setdefault(model, {}), weights_of(model)
-    if name not in known or known[name].made_of != made_of:
-        if name == NATIVE and (reason := native_refusal(model)):
-            raise ValueError(f"{type(model).__name__} cannot run as {name!r}: {reason}; leave `forward` out")
-        known[name] = (forward_pass(model, choice(model, model.device.type)).kernels if name == AUTO
-                       else _kernels(model, name, made_of))
-    return ForwardPass(model, known[name])
+    made_of = weights_of(model)
+    with _MAKING:
+        known = _KERNELS.setdefault(model, {})
+        if name not in known or known[name].made_of != made_of:
+            if name == NATIVE and (reason := native_refusal(model)):
+                raise ValueError(f"{type(model).__name__} cannot run as {name!r}: {reason}; leave `forward` out")
+            known[name] = (forward_pass(model, choice(model, model.device.type)).kernels if name == AUTO
+                           else _kernels(model, name, made_of))
+        return ForwardPass(model, known[name])
 
 
 def _kernels(model, name: str, made_of: tuple) -> Kernels:

@@ -101,7 +101,7 @@ def _built(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
 
 def _compile(command: list[str]) -> None:
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     except subprocess.CalledProcessError as error:
         errors = [line for line in error.stderr.splitlines() if "error" in line] or error.stderr.splitlines() or [""]
         raise OSError(f"{command[0]} ended with {error.returncode}: {errors[0]}") from error

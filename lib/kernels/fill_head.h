@@ -56,8 +56,6 @@ int fill_head(Forward f, const Fusion& fusion, const Level* levels, int64_t coun
   Forward roots = f;
   roots.depth = 0, roots.nodes = 1, roots.kept_rows = f.batch;
   Run<T>(roots).all();
-  Layer layer = *f.layers;
-  f.layers = &layer;
   Numbers<T> states = numbers<T>(f.batch * f.hidden);
   std::copy_n(static_cast<const T*>(f.given), f.batch * f.hidden, states.get());
   std::vector<int64_t> above(size);  // of each slot the place of its parent in the parent's level
@@ -73,7 +71,7 @@ int fill_head(Forward f, const Fusion& fusion, const Level* levels, int64_t coun
         }
       if (fusion.join.out) linear(fusion.join, inputs.attention.get(), inputs.states.get(), rows, f.threads);
       f.pending += f.nodes, f.given = inputs.states.get();
-      layer.input = fusion.join.out ? inputs.states.get() : inputs.attention.get();
+      f.input = fusion.join.out ? inputs.states.get() : inputs.attention.get();
       turn_to(*level, f);
       Numbers<T> next = numbers<T>(rows * f.hidden);
       f.last = next.get();

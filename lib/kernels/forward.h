@@ -14,10 +14,8 @@
 struct Layer {
   // Weights of norms, null where there is none; attended, widened: of what attention and the MLP add to the states.
   const float *input_norm, *query_norm, *key_norm, *middle_norm, *attended_norm, *widened_norm;
-  const void* input;  // [rows, query.in]: read by the projections instead of the normed states; or null
   Matrix query, key, value, output, gate, up, down;
-  void* stored;  // keys and values, [2, batch, kv_heads, capacity, dim]
-  int64_t capacity, near;  // near: whether it sees a window of the text
+  int64_t near;  // whether it sees a window of the text
 };
 
 // What layers attend to: the prefix from key `first` on, [batch] keys, and tree keys as the mask says.
@@ -28,6 +26,7 @@ struct View {
   int64_t first, tree_keys, mask_stride;
 };
 
+// A call's own; the layers are the same in all calls.
 struct Forward {
   const Layer* layers;
   const void* given;        // states [rows, hidden], or null for an embedding's
@@ -38,12 +37,15 @@ struct Forward {
                                            // logits are made, or null for all
   const int64_t* names;                    // [vocabulary.out]: the tokens of the logits, or null for 0, 1, ...
   const uint8_t* mask;                     // [1 or batch, nodes, tree_keys]
+  const void* input;                       // [rows, query.in]: read by the first layer's projections instead of its
+                                           // normed states; or null
+  void* const* stored;                     // of each layer keys and values, [2, batch, kv_heads, capacity, dim]
   void *states, *last, *logits;            // [layers + 1, rows, hidden]; [rows, hidden], the last layer's states before
                                            // the last norm; both or null; [kept, vocabulary]
   int (*attend)(const Call*);
   View near;                               // of layers that see a window, whose positions are those of the others
   Matrix vocabulary, embedding;
-  int64_t depth, batch, nodes, pending, hidden, heads, kv_heads, dim;
+  int64_t depth, batch, nodes, pending, capacity, hidden, heads, kv_heads, dim;
   int64_t kept_rows, mask_stride, offset_stride, threads, tanh;  // tanh: GELU by it in place of SiLU
   float scale, epsilon, softcap, embedding_scale;                // softcap: of attention, 0 for none
 };
@@ -113,8 +115,8 @@ template <class T> class Run {
     }
     for (int64_t layer = 0; layer < f.depth; ++layer) {
       if (f.states) copied(state.get(), rows * f.hidden, static_cast<T*>(f.states) + layer * rows * f.hidden);
-      Threads::run(f.threads, [&] { project(f.layers[layer]); });
-      attend(f.layers[layer]);
+      Threads::run(f.threads, [&] { project(layer); });
+      attend(layer);
       Threads::run(f.threads, [&] { finish(f.layers[layer]); });
     }
     if (f.last) copied(state.get(), rows * f.hidden, static_cast<T*>(f.last));
@@ -132,8 +134,8 @@ template <class T> class Run {
   Numbers<T> input{nullptr, &std::free}, middle = {nullptr, &std::free}, query = {nullptr, &std::free},
       attended = {nullptr, &std::free};
 
-  T* stored(const Layer& layer, int64_t which, int64_t row, int64_t head) const {
-    return static_cast<T*>(layer.stored) + ((which * f.batch + row) * f.kv_heads + head) * layer.capacity * f.dim;
+  T* stored(int64_t layer, int64_t which, int64_t row, int64_t head) const {
+    return static_cast<T*>(f.stored[layer]) + ((which * f.batch + row) * f.kv_heads + head) * f.capacity * f.dim;
   }
 
   // Within a parallel region: the complete rows x [count, in], as products with a matrix take them.
@@ -159,9 +161,11 @@ template <class T> class Run {
   }
 
   // Queries, keys and values of all rows; each head is normed, rotated and written where attention reads it.
-  void project(const Layer& layer) {
-    if (!layer.input) norm_all(layer.input_norm);
-    Rows<T> from = ready(layer.query, layer.input ? static_cast<const T*>(layer.input) : input.get(), rows);
+  void project(int64_t index) {
+    const Layer& layer = f.layers[index];
+    const T* read = index ? nullptr : static_cast<const T*>(f.input);
+    if (!read) norm_all(layer.input_norm);
+    Rows<T> from = ready(layer.query, read ? read : input.get(), rows);
     const int64_t width = all_heads * f.dim;
     float* place = heads.get();
     for (const Matrix* matrix : {&layer.query, &layer.key, &layer.value}) {
@@ -173,10 +177,11 @@ template <class T> class Run {
       place += matrix->out;
     }
     Threads::barrier();
-    Threads::each(rows * all_heads, [&](int64_t i) { place_head(layer, i / all_heads, i % all_heads); });
+    Threads::each(rows * all_heads, [&](int64_t i) { place_head(index, i / all_heads, i % all_heads); });
   }
 
-  void place_head(const Layer& layer, int64_t row, int64_t head) {
+  void place_head(int64_t index, int64_t row, int64_t head) {
+    const Layer& layer = f.layers[index];
     float* x = heads.get() + (row * all_heads + head) * f.dim;
     const int64_t b = row / f.nodes, half = f.dim / 2, key_head = head - f.heads, value_head = key_head - f.kv_heads;
     const int64_t position = f.prefix[b] + f.offsets[b * f.offset_stride + row % f.nodes];
@@ -194,17 +199,17 @@ template <class T> class Run {
     }
     const int64_t slot = f.prefix[b] + f.pending + row % f.nodes;
     T* to = key_head < 0     ? query.get() + (row * f.heads + head) * f.dim
-            : value_head < 0 ? stored(layer, 0, b, key_head) + slot * f.dim
-                             : stored(layer, 1, b, value_head) + slot * f.dim;
+            : value_head < 0 ? stored(index, 0, b, key_head) + slot * f.dim
+                             : stored(index, 1, b, value_head) + slot * f.dim;
     copied(x, f.dim, to);
   }
 
-  void attend(const Layer& layer) {
-    const int64_t size = f.dim, apart = layer.capacity * size;
+  void attend(int64_t index) {
+    const int64_t size = f.dim, apart = f.capacity * size;
     const View far{f.cosines, f.sines, f.mask, f.prefix, 0, f.pending + f.nodes, f.mask_stride};
-    const View& view = layer.near ? f.near : far;
+    const View& view = f.layers[index].near ? f.near : far;
     const int64_t first = view.first * size;
-    Call call{query.get(), stored(layer, 0, 0, 0) + first, stored(layer, 1, 0, 0) + first, view.mask, view.prefix,
+    Call call{query.get(), stored(index, 0, 0, 0) + first, stored(index, 1, 0, 0) + first, view.mask, view.prefix,
               attended.get(), lse.get(), f.batch, f.kv_heads, f.heads / f.kv_heads, f.nodes, view.tree_keys, size, size,
               view.mask_stride, f.threads, {f.nodes * f.heads * size, size, f.heads * size},
               {f.kv_heads * apart, apart, size}, {f.kv_heads * apart, apart, size}, f.scale, f.softcap};

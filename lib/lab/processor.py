@@ -2,6 +2,7 @@
 
 import os
 import platform
+import threading
 from contextlib import ContextDecorator
 from functools import cache
 from pathlib import Path
@@ -86,14 +87,23 @@ def title(facts: dict[str, object]) -> str:
 class one_thread(ContextDecorator):
     """PyTorch's own operators run in the calling thread: for short work between forward passes, whose helping threads
     would spin on after it and take the cores from the next pass.
+
+    Where several Python threads are inside, all leave with the number of threads that the first one found.
     """
 
+    lock, inside, threads = threading.Lock(), 0, 1
+
     def __enter__(self) -> None:
-        self.threads = torch.get_num_threads()
+        with self.lock:
+            if not one_thread.inside:
+                one_thread.threads = torch.get_num_threads()
+            one_thread.inside += 1
         torch.set_num_threads(1)
 
     def __exit__(self, *failure) -> None:
-        torch.set_num_threads(self.threads)
+        with self.lock:
+            one_thread.inside -= 1
+            torch.set_num_threads(self.threads)
 
     def _recreate_cm(self) -> "one_thread":
         return one_thread()

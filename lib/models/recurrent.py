@@ -6,6 +6,7 @@ accepted one. A check costs their weights once per token, mostly from the proces
 """
 
 import inspect
+import threading
 from functools import cache
 
 import torch
@@ -16,6 +17,7 @@ STATES = "update_conv_state", "update_recurrent_state"  # what such a layer asks
 
 
 MOST_STATES = 8  # of a kind, in one layer
+_CHANGING = threading.Lock()
 
 
 class States(LinearAttentionLayer):
@@ -69,9 +71,10 @@ def read_in_steps(model: nn.Module) -> None:
     """Makes the mixers of a model read token after token behind a `TreeCache` that is not empty; other caches are
     served as before. A second call changes nothing.
     """
-    for mixer in mixers(model):
-        if not getattr(mixer.forward, "in_steps", False):
-            mixer.forward = _in_steps(mixer, mixer.forward)
+    with _CHANGING:
+        for mixer in mixers(model):
+            if not getattr(mixer.forward, "in_steps", False):
+                mixer.forward = _in_steps(mixer, mixer.forward)
 
 
 def _in_steps(mixer: nn.Module, forward):

@@ -34,8 +34,6 @@ def head_fill(head: Eagle3Head, output: nn.Module, embedding: nn.Module) -> "Hea
 
 class HeadFill(NativeBlocks):
     """A head's layer with an output layer and an embedding, which fills static trees. Make it anew when weights change.
-
-    An object serves one call at a time.
     """
 
     def __init__(self, head: Eagle3Head, output: nn.Linear, embedding: nn.Embedding):
@@ -52,14 +50,12 @@ class HeadFill(NativeBlocks):
         levels, choices, names: as for `NativeBlocks.fill`. Afterwards the cache holds keys and values of all nodes with
         children, pending.
         """
-        batch, f = len(states), self.forward
+        batch, states = len(states), states.contiguous()
+        f = self._call(cache, batch, nodes=0, ahead=levels.forwarded)
         filled = torch.empty(batch, levels.size, dtype=torch.long)
         filled[:, 0] = torch.tensor(roots)
-        states = states.contiguous()
         logits = self.like.new_empty(batch, levels.widest, f.vocabulary.out)
-        self._take_room(cache, batch, 0, levels.forwarded)
-        f.given, f.tokens, f.kept, f.states, f.names = start_of(states), None, None, None, start_of(names)
-        f.logits, f.threads = start_of(logits), torch.get_num_threads()
+        f.given, f.logits, f.names = map(start_of, (states, logits, names))
         unknown = self.run_head(ctypes.byref(f), ctypes.byref(self.fusion), levels.structs,
                                 *map(c_int64, (len(levels.structs), levels.size, choices)), c_void_p(start_of(filled)))
         if unknown >= 0:

@@ -1,10 +1,12 @@
 """Explorers without a browser: a control is moved, and what is shown must follow."""
 
+from threading import Lock, Semaphore, Thread
 from types import SimpleNamespace
 
 import pytest
 
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.explorers import rounds_explorer
 from lib.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer, drafters_of
 from lib.tests import small_models
 from lib.tests.letters import Letters
@@ -177,3 +179,42 @@ def test_a_text_that_ends_at_once_has_no_round_to_show(pairs, rounds):
     first = Letters.ids(rounds.steps[0].text[1][0])[0]
     ending = SimpleNamespace(**vars(pairs[0]) | {"eos_token_ids": (first,)})
     assert "before any round" in RoundsExplorer([ending], rounds.prompts).message.value
+
+
+class AnnouncedLock:
+    """A lock that counts in `arrivals` each thread that comes to take it."""
+
+    def __init__(self):
+        self.lock, self.arrivals = Lock(), Semaphore(0)
+
+    def __enter__(self):
+        self.arrivals.release()
+        self.lock.acquire()
+
+    def __exit__(self, *failure):
+        self.lock.release()
+
+
+def test_one_setting_is_decoded_at_a_time_and_then_the_newest(rounds, monkeypatch):
+    """Three threads change the tree while the first of them still decodes: the second one's tree is never decoded."""
+    walk, begun, finish, budgets = rounds_explorer.walk, Semaphore(0), Semaphore(0), []
+
+    def held_up(pair, drafter, prompt, shape, **settings):
+        budgets.append(shape.budget)
+        begun.release()
+        finish.acquire()
+        return walk(pair, drafter, prompt, shape, **settings)
+
+    monkeypatch.setattr(rounds_explorer, "walk", held_up)
+    rounds.decoding = AnnouncedLock()
+    threads = [Thread(target=setattr, args=(rounds.shape, "value", f"chain:{length}")) for length in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+        rounds.decoding.arrivals.acquire()
+        if thread is threads[0]:
+            begun.acquire()
+    finish.release(2)
+    for thread in threads:
+        thread.join()
+    assert budgets == [1, 3] and rounds.message.value == ""
+    assert all(step.tree.budget <= 3 for step in rounds.steps) and max(step.tree.budget for step in rounds.steps) == 3

@@ -1,0 +1,98 @@
+"""Threads that decode with one pair at the same time write the texts that they write alone."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakKeyDictionary
+
+import pytest
+import torch
+
+from lib.attention.registration import using_attention
+from lib.decoding import generate
+from lib.drafters import make
+from lib.forward import load_pair
+from lib.forward.native import Angles
+from lib.forward.passes import LAYERS, NATIVE, forward_pass
+from lib.kernels.products import weights_refusal
+from lib.lab.processor import one_thread
+from lib.models import packages
+from lib.tests import small_heads, small_models
+
+THREADS = 4
+NATIVE_RUNS = weights_refusal([torch.zeros(8, 8)]) is None
+
+
+def at_once(function):
+    """The results of function(thread) for threads 0, 1, ... that begin together."""
+    start = threading.Barrier(THREADS)
+
+    def begin(thread: int):
+        start.wait()
+        return function(thread)
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(begin, range(THREADS)))
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The real target with its draft model where it is installed, else a small pair."""
+    return load_pair("base/small" if packages.SMOLLM2.file() is None else "smollm2-135m/nano")
+
+
+@pytest.mark.parametrize("forward", [
+    pytest.param(NATIVE, marks=pytest.mark.skipif(not NATIVE_RUNS, reason="the kernels do not run here")), LAYERS])
+@pytest.mark.parametrize("spec, shape", [("none", "chain:0"), ("model", "kary:2@6"), ("eagle3", "kary:2@6")])
+def test_texts_are_those_of_one_thread(pair, spec, shape, forward, monkeypatch):
+    """Each thread has its drafter and prompts of its own length; the kernels are made by whichever comes first."""
+    options = {"folder": small_heads.folder(spec, pair.target)} if spec == "eagle3" else {}
+    vocabulary = pair.target.config.vocab_size
+
+    def texts(thread: int) -> list[list[int]]:
+        prompts = small_models.prompts(thread, (5 + 9 * thread, 30 - 7 * thread), vocabulary)
+        return [generate(pair.target, make(spec, pair, **options), prompt[None], shape=shape, forward=forward,
+                         max_new_tokens=12 if forward == NATIVE else 3).new_tokens[0] for prompt in prompts]
+
+    monkeypatch.setattr("lib.forward.passes._KERNELS", WeakKeyDictionary())
+    together = at_once(texts)
+    assert together == [texts(thread) for thread in range(THREADS)]
+
+
+@pytest.mark.skipif(not NATIVE_RUNS, reason="the kernels do not run here")
+def test_kernels_are_made_once():
+    model = small_models.llama(0, dtype=torch.float32)
+    blocks = at_once(lambda thread: forward_pass(model, NATIVE).blocks)
+    assert all(block is blocks[0] for block in blocks)
+
+
+def test_tables_of_angles_stay_as_they_were_when_longer_ones_replace_them():
+    angles = Angles(small_models.llama(0).model.rotary_emb)
+    first = angles.up_to(10)
+    longer = angles.up_to(2000)
+    assert len(longer[0]) >= 2000 and len(first[0]) < 2000
+    for short, long in zip(first, longer):
+        torch.testing.assert_close(short, long[: len(short)])
+
+
+def test_an_attention_is_set_by_one_thread_at_a_time():
+    """Else a thread that ends would take it from one that still decodes."""
+    model = small_models.llama(0)
+    model.set_attn_implementation("eager")
+
+    def inside(thread: int) -> set[str]:
+        with using_attention(model, "tree"):
+            return {model.config._attn_implementation for _ in range(100)}
+
+    assert at_once(inside) == [{"tree"}] * THREADS and model.config._attn_implementation == "eager"
+
+
+def test_short_work_in_several_threads_leaves_the_number_of_threads_as_it_was():
+    before, entered = torch.get_num_threads(), threading.Barrier(THREADS)
+
+    def work(thread: int) -> int:
+        with one_thread():
+            entered.wait()
+            inside = torch.get_num_threads()
+        return inside, torch.get_num_threads()
+
+    assert at_once(work) == [(1, before)] * THREADS and torch.get_num_threads() == before
