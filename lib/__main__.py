@@ -113,10 +113,9 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
 
 
 def _facts(made: RunPlan, stage: plan.Stage) -> dict[str, dict[str, object]]:
-    """By target of a stage that has ended the tokens that end its text, and the forward pass that "auto" takes for it;
-    nothing for a stage without targets, and where their files can no longer be read.
+    """By target of a stage that has ended the tokens that end its text; nothing for a stage without targets, and where
+    their files can no longer be read.
     """
-    from lib.forward.load import ran_by_name
     from lib.models.checks import PairError
     from lib.models.load import ends_by_name
 
@@ -124,10 +123,7 @@ def _facts(made: RunPlan, stage: plan.Stage) -> dict[str, dict[str, object]]:
     pairs, target = values.get("pairs", []), values.get("target")
     try:
         with chdir(made.layout.notebooks):  # to which paths are relative
-            facts = {"eos_token_ids": ends_by_name([*pairs, target] if target else pairs)} if pairs or target else {}
-            if pairs and isinstance(values.get("dtype"), str):
-                facts["forward"] = ran_by_name(pairs, values["dtype"], values.get("device", "cpu"))
-            return facts
+            return {"eos_token_ids": ends_by_name([*pairs, target] if target else pairs)} if pairs or target else {}
     except (PairError, OSError):
         return {}
 

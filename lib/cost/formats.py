@@ -35,7 +35,7 @@ from lib.decoding import loop
 from lib.drafters.controls import ExcerptDrafter
 from lib.forward.load import load_again
 from lib.forward.passes import release
-from lib.forward.quantize import INT8, STORED
+from lib.forward.packed import INT8, STORED
 from lib.lab import processor, stats
 from lib.models.checks import DTYPES, first_line, format_name
 from lib.trees import shapes

@@ -1,13 +1,12 @@
 """Pairs in every number format: those that models compute in, and weights of fewer bits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from lib.forward import passes
-from lib.forward.quantize import INT8, KINDS, NONE, STORED, quantize_int8
+from lib.forward.packed import INT8, KINDS, NONE, STORED, quantize_int8
 from lib.models import checks, load, registry
 from lib.models.checks import AUTO, DTYPES, PairError, number_format
 from lib.models.load import Format, Pair, Served
@@ -93,17 +92,6 @@ def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
     if dtype == STORED and not all(drafter.is_gguf for drafter in drafters):
         dtype = f"{STORED}|{AUTO}"
     return load_pairs(names, dtype, settings[1])
-
-
-def ran_by_name(names: Sequence[str], dtype: Format, device: str) -> Mapping[str, str]:
-    """By target the forward pass that "auto" takes here, of pairs by name as for `load_pairs`, without weights."""
-    (activations, kind), ran = formats_of(dtype, device=device)[0], {}
-    for target, _ in map(registry.sources, names):
-        source = registry.local(target)
-        model = load.empty_model(source, load.config_of(source), activations)
-        model.quantised = kind
-        ran[source.short] = passes.choice(model, device)
-    return ran
 
 
 def _check_kind(source: registry.Source | None, kind: str) -> None:

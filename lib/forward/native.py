@@ -1,8 +1,8 @@
 """Decoder layers over the few nodes of a draft tree in one call of C++ (`forward.h`), with the model's own weights.
 Layers of Llama's kind, and of Gemma's 2 and 3: windows, capped scores, GELU, and norms of what a layer adds.
 
-`NativeBlocks.fill` drafts a whole static tree in one call (`fill.h`). `refusal` says why a machine or a model cannot
-run them; callers then use the modules themselves.
+`NativeBlocks.fill` drafts a whole static tree in one call (`fill.h`). Where a machine or a model cannot run them, the
+constructor raises `CannotServe`, and callers use the modules themselves.
 """
 
 import ctypes
@@ -15,59 +15,58 @@ from torch import Tensor, nn
 
 from lib.attention.masks import SharedMask
 from lib.attention.registration import FULL, SLIDING, window_of
-from lib.forward.packed import panels_of
-from lib.forward.quantize import PackedEmbedding, PackedLinear
+from lib.forward.packed import PackedEmbedding, PackedLinear, panels_of
 from lib.kernels import build, products
+from lib.kernels.build import CannotServe
 from lib.kernels.panels import of_16_bits
-from lib.kernels.products import NAMES, Matrix, fills_the_memory, matrix_of, start_of
+from lib.kernels.products import NAMES, Matrix, check_weights, fills_the_memory, matrix_of, start_of
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # their angles do not depend on the text's length
 ACTIVATIONS = {"SiLU": False, "SiLUActivation": False, "GELUTanh": True}  # torch's and transformers'; by tanh or not
 ONE_MORE = {"Gemma2RMSNorm", "Gemma3RMSNorm"}  # whose factor is one more than the weight
 
 
+def _fields(kind: type, names: str) -> list[tuple[str, type]]:
+    """Fields of one type in a struct."""
+    return [(name, kind) for name in names.split()]
+
+
 class LayerStruct(ctypes.Structure):
     """The struct `Layer` of `forward.h`."""
 
     _fields_ = [
-        *((f"{name}_norm", c_void_p) for name in ("input", "query", "key", "middle", "attended", "widened")),
-        *((name, Matrix) for name in ("query", "key", "value", "output", "gate", "up", "down")),
-        ("near", c_int64),
+        *_fields(c_void_p, "input_norm query_norm key_norm middle_norm attended_norm widened_norm"),
+        *_fields(Matrix, "query key value output gate up down"),
+        *_fields(c_int64, "near"),
     ]
 
 
 class ViewStruct(ctypes.Structure):
     """The struct `View` of `forward.h`."""
 
-    _fields_ = [*((name, c_void_p) for name in ("cosines", "sines", "mask", "prefix")),
-                *((name, c_int64) for name in ("first", "tree_keys", "mask_stride"))]
+    _fields_ = [*_fields(c_void_p, "cosines sines mask prefix"), *_fields(c_int64, "first tree_keys mask_stride")]
 
 
 class ForwardStruct(ctypes.Structure):
     """The struct `Forward` of `forward.h`."""
 
     _fields_ = [
-        ("layers", ctypes.POINTER(LayerStruct)),
-        *((name, c_void_p) for name in ("given", "final_norm", "tokens", "cosines", "sines", "offsets", "prefix")),
-        *((name, c_void_p) for name in ("kept", "names", "mask", "input", "stored", "states", "last", "logits")),
-        ("attend", c_void_p),
-        ("near", ViewStruct),
-        ("vocabulary", Matrix),
-        ("embedding", Matrix),
-        *((name, c_int64) for name in ("depth", "batch", "nodes", "pending", "capacity", "hidden")),
-        *((name, c_int64) for name in ("heads", "kv_heads", "dim")),
-        *((name, c_int64) for name in ("kept_rows", "mask_stride", "offset_stride", "threads", "tanh")),
-        *((name, c_float) for name in ("scale", "epsilon", "softcap", "embedding_scale")),
+        *_fields(ctypes.POINTER(LayerStruct), "layers"),
+        *_fields(c_void_p, "inputs final_norm tokens cosines sines offsets prefix kept names mask read stored states"),
+        *_fields(c_void_p, "last logits attend"),
+        *_fields(ViewStruct, "near"),
+        *_fields(Matrix, "vocabulary embedding"),
+        *_fields(c_int64, "depth batch nodes pending capacity hidden heads kv_heads dim"),
+        *_fields(c_int64, "kept_rows mask_stride offset_stride threads tanh"),
+        *_fields(c_float, "scale epsilon softcap embedding_scale"),
     ]
 
 
 class LevelStruct(ctypes.Structure):
     """The struct `Level` of `fill.h`."""
 
-    _fields_ = [
-        *((name, c_void_p) for name in ("slots", "offsets", "mask", "below")),
-        *((name, c_int64) for name in ("nodes", "children", "offset_stride", "mask_stride")),
-    ]
+    _fields_ = [*_fields(c_void_p, "slots offsets mask below"),
+                *_fields(c_int64, "nodes children offset_stride mask_stride")]
 
 
 class Levels:
@@ -85,50 +84,35 @@ class Levels:
         # The structs hold addresses alone.
         self.tensors = [tuple(None if part is None else part.contiguous() for part in level) for level in levels]
         self.structs = (LevelStruct * len(levels))(*(
-            LevelStruct(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below),
-                        *_strides(len(slots), offsets, mask)) for slots, below, offsets, mask in self.tensors))
+            LevelStruct(*map(start_of, (slots, offsets, mask, below)), len(slots), len(below), _stride(offsets, 1),
+                        _stride(mask, 2)) for slots, below, offsets, mask in self.tensors))
 
 
-def rotation_refusal(rotary: nn.Module) -> str | None:
-    """Why the angles of a rotary embedding cannot be tabulated by position; None if they can."""
+def _check(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
+           embedding: nn.Module | None) -> None:
+    """CannotServe, with the reason, for what `NativeBlocks` does not serve here."""
     kinds = getattr(rotary, "rope_type", "default")
-    odd = [kind for kind in (kinds.values() if isinstance(kinds, dict) else [kinds]) if kind not in ROTATIONS]
-    return f"its rotation {odd[0]!r} depends on the text's length" if odd else None
-
-
-def refusal(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
-            embedding: nn.Module | None = None, device: str = "") -> str | None:
-    """Why decoder layers, with their output layer and embedding if given, do not run here; None if they do.
-
-    device: the kind of device on which they will be, by default where they are. Compiles the C++ at its first use.
-    """
-    if (reason := rotation_refusal(rotary)) is not None:
-        return reason
-    projections = [part for layer in layers for part in _projections(layer).values()]
-    projections += [] if output is None else [output]
-    odd = {type(part).__name__ for part in projections if type(part) not in (nn.Linear, PackedLinear)}
-    if odd:
-        return f"its projections are {', '.join(sorted(odd))}"
-    used = {type(layer.mlp.act_fn).__name__ for layer in layers}
-    if other := used - {*ACTIVATIONS}:
-        return f"its activation is {', '.join(sorted(other))}, neither silu nor gelu by tanh"
+    for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
+        if kind not in ROTATIONS:
+            raise CannotServe(f"its rotation {kind!r} depends on the text's length")
+    linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
+    if unknown := {type(part).__name__ for part in linears if type(part) not in (nn.Linear, PackedLinear)}:
+        raise CannotServe(f"its projections are {', '.join(sorted(unknown))}")
+    if unknown := {type(layer.mlp.act_fn).__name__ for layer in layers} - {*ACTIVATIONS}:
+        raise CannotServe(f"its activation is {', '.join(sorted(unknown))}, neither silu nor gelu by tanh")
     if len({_window(layer) for layer in layers} - {None}) > 1:
-        return "its layers see windows of several sizes"
-    size = layers[0].self_attn.head_dim
-    if size % 8:
-        return f"its heads have {size} numbers, no multiple of 8"
+        raise CannotServe("its layers see windows of several sizes")
+    if layers[0].self_attn.head_dim % 8:
+        raise CannotServe(f"its heads have {layers[0].self_attn.head_dim} numbers, no multiple of 8")
     norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
-    tables = [] if embedding is None else [embedding]
-    packed = [part for part in projections if isinstance(part, PackedLinear)]
-    if layers[0].post_attention_layernorm.weight.dtype != torch.float32 and not all(
-            part.panels.takes_bfloat16 for part in packed):
-        return "blocks of few bits are multiplied with float32 numbers alone"
-    forms = [[part.panels.form if isinstance(part, PackedLinear) else None for part in (mlp.gate_proj, mlp.up_proj)]
-             for mlp in (layer.mlp for layer in layers)]
-    if any(gate != up for gate, up in forms):
-        return "gate and up have weights in different formats"
-    whole = (part for part in (*projections, *norms, *tables) if not isinstance(part, (PackedLinear, PackedEmbedding)))
-    return products.weights_refusal([part.weight for part in whole], device)
+    if not all(part.panels.takes(norms[0].weight.dtype) for part in linears if isinstance(part, PackedLinear)):
+        raise CannotServe("blocks of few bits are multiplied with float32 numbers alone")
+    for mlp in (layer.mlp for layer in layers):
+        gate, up = (isinstance(part, PackedLinear) and part.panels.form for part in (mlp.gate_proj, mlp.up_proj))
+        if gate != up:
+            raise CannotServe("gate and up have weights in different formats")
+    check_weights([part.weight for part in (*linears, *norms, embedding)
+                   if part is not None and not isinstance(part, PackedLinear | PackedEmbedding)])
 
 
 class Angles:
@@ -163,56 +147,63 @@ class NativeBlocks:
 
     Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. Beyond
     `most_rows` rows PyTorch's operators are faster: without panels. Several threads may call one object at a time.
+    Compiles the C++ at its first use; CannotServe for what it does not serve.
     """
-
-    most_nodes = math.inf  # of a block
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
                  output: nn.Linear | None, embedding: nn.Embedding | None = None):
+        _check(layers, rotary, output, embedding)
         self.modules = *layers, norm, output, embedding  # the structs hold addresses alone
-        linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
-        plain = [part for part in linears if isinstance(part, nn.Linear)]
-        packed = {part: panels for part in plain if (panels := panels_of(part)) is not None}
-        rest = [part for part in plain if part not in packed]
-        copied = not fills_the_memory((part.weight for part in rest), each=2)
-        self.copies = {part: of_16_bits(part.weight) for part in rest if copied}
-        of_part = packed | self.copies
-        for gate, up in ((layer.mlp.gate_proj, layer.mlp.up_proj) for layer in layers):  # one product computes both
-            both = [of_part.get(part) for part in (gate, up)]
-            if None not in both and both[0].form != both[1].form:
-                of_part[gate] = of_part[up] = None
-        self.copies = {part: of_part[part] for part in self.copies}
-        self.panels = of_part | {part: part.panels for part in linears if isinstance(part, PackedLinear)}
-        in_panels = all(self.panels.get(part) is not None for part in linears)
-        self.most_rows = math.inf if in_panels else products.MOST_ROWS
-        self.factors: list[Tensor] = []
-        self.layers = (LayerStruct * len(layers))(*(
-            LayerStruct(**{f"{name}_norm": self._factor(norm) for name, norm in _norms(layer).items()},
-                  **{name: self._matrix(part) for name, part in _projections(layer).items()},
-                  near=_window(layer) is not None) for layer in layers))
-        attention = layers[0].self_attn
+        self.embedding, self.factors = embedding, []
+        self._take_panels(layers, output)
+        attention, middle_norm = layers[0].self_attn, layers[0].post_attention_layernorm
+        self.like = middle_norm.weight  # [hidden], in the dtype of all activations
         self.window = next(filter(None, map(_window, layers)), None)
         self.angles, self.near_angles = Angles(rotary, FULL), Angles(rotary, SLIDING)
-        self.like = layers[0].post_attention_layernorm.weight  # [hidden], in the dtype of all activations
-        self.embedding, table = embedding, Matrix()
-        self.table = embedding.panels if isinstance(embedding, PackedEmbedding) else None
-        if embedding is not None:
-            table = matrix_of(embedding.weight if self.table is None else None, panels=self.table)
-        kind = NAMES[self.like.dtype]
+        self.layers = (LayerStruct * len(layers))(*(
+            LayerStruct(**{f"{name}_norm": self._factor(norm) for name, norm in _norms(layer).items()},
+                        **{name: self._matrix(part) for name, part in _projections(layer).items()},
+                        near=_window(layer) is not None) for layer in layers))
         self.run, self.run_fill, attend = (
-            getattr(build.library(), f"{name}_{kind}") for name in ("forward", "fill", "onepass"))
+            getattr(build.library(), f"{name}_{NAMES[self.like.dtype]}") for name in ("forward", "fill", "onepass"))
         self.constants = ForwardStruct(
             layers=self.layers, final_norm=self._factor(norm), depth=len(layers), hidden=len(self.like),
-            vocabulary=Matrix() if output is None else self._matrix(output), embedding=table,
-            attend=ctypes.cast(attend, c_void_p),
+            vocabulary=self._matrix(output), embedding=self._matrix(embedding), attend=ctypes.cast(attend, c_void_p),
             heads=attention.q_proj.out_features // attention.head_dim,
             kv_heads=attention.k_proj.out_features // attention.head_dim, dim=attention.head_dim,
             scale=getattr(attention, "scaling", attention.head_dim**-0.5),
-            epsilon=next(getattr(layers[0].post_attention_layernorm, name) for name in ("variance_epsilon", "eps")
-                         if hasattr(layers[0].post_attention_layernorm, name)),
+            epsilon=getattr(middle_norm, "variance_epsilon", None) or middle_norm.eps,
             softcap=getattr(attention, "attn_logit_softcapping", None) or 0,
             tanh=ACTIVATIONS[type(layers[0].mlp.act_fn).__name__],
             embedding_scale=float(getattr(embedding, "embed_scale", torch.ones(())).to(self.like.dtype)))
+
+    def _take_panels(self, layers: Sequence[nn.Module], output: nn.Module | None) -> None:
+        """Finds the panels of each linear layer, or makes them; None where its weights are read as they are."""
+        linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
+        self.panels = {part: panels_of(part) for part in linears}
+        plain = [part for part in linears if self.panels[part] is None]
+        if not fills_the_memory((part.weight for part in plain), each=2):
+            self.panels |= {part: of_16_bits(part.weight) for part in plain}
+        for mlp in (layer.mlp for layer in layers):  # one product computes both
+            if len({panels and panels.form for panels in (self.panels[mlp.gate_proj], self.panels[mlp.up_proj])}) > 1:
+                self.panels[mlp.gate_proj] = self.panels[mlp.up_proj] = None
+        copies = [self.panels[part] for part in plain if self.panels[part] is not None]
+        self.copied_bytes = sum(copy.nbytes for copy in copies)  # of weights that are held a second time
+        self.most_rows = products.MOST_ROWS if None in self.panels.values() else math.inf
+
+    def _factor(self, norm: nn.Module | None) -> int | None:
+        """The address of a norm's factors as float32 numbers, which stay while this object does."""
+        if norm is None:
+            return None
+        self.factors.append(norm.weight.detach().float() + (type(norm).__name__ in ONE_MORE))
+        return self.factors[-1].data_ptr()
+
+    def _matrix(self, part: nn.Module | None) -> Matrix:
+        """The weights of a linear layer or an embedding; the empty matrix for none."""
+        if part is None:
+            return Matrix()
+        panels = self.panels.get(part) or (part.panels if isinstance(part, PackedEmbedding) else None)
+        return matrix_of(getattr(part, "weight", None), getattr(part, "bias", None), panels)
 
     def __call__(self, inputs: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
                  all_states: bool = False, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -226,7 +217,7 @@ class NativeBlocks:
         read: [B, m, ...], the input of the first layer's attention, if it is not the layer's.
         IndexError for a token that the embedding does not have.
         """
-        (batch, nodes), f = inputs.shape[:2], self._block(inputs, offsets, cache, mask)
+        (batch, nodes), call = inputs.shape[:2], self._block(inputs, offsets, cache, mask)
         if read is None and self.layers[0].input_norm is None:
             read = inputs
         read = None if read is None else read.contiguous()
@@ -234,11 +225,11 @@ class NativeBlocks:
         if not (isinstance(keep, int) and keep in (0, nodes)):
             of_row = torch.arange(nodes)[-keep:] if isinstance(keep, int) else torch.arange(nodes)[keep]
             kept = (torch.arange(batch)[:, None] * nodes + of_row).flatten()
-        f.kept_rows = batch * nodes if kept is None else len(kept)
-        logits = self.like.new_empty(batch, f.kept_rows // batch, f.vocabulary.out)
-        states = self.like.new_empty(f.depth + 1, batch, nodes, f.hidden) if all_states else None
-        f.input, f.kept, f.logits, f.states = map(start_of, (read, kept, logits, states))
-        self._refuse(self.run(ctypes.byref(f)), inputs)
+        call.kept_rows = batch * nodes if kept is None else len(kept)
+        logits = self.like.new_empty(batch, call.kept_rows // batch, call.vocabulary.out)
+        states = self.like.new_empty(call.depth + 1, batch, nodes, call.hidden) if all_states else None
+        call.read, call.kept, call.logits, call.states = map(start_of, (read, kept, logits, states))
+        self._refuse(self.run(ctypes.byref(call)), inputs)
         return logits, states
 
     def fill(self, tokens: Tensor, offsets: Tensor, cache, mask: SharedMask, levels: Levels, choices: int,
@@ -250,30 +241,15 @@ class NativeBlocks:
         Afterwards the cache holds keys and values of all nodes with children, pending. For blocks with an embedding;
         errors as above.
         """
-        (batch, nodes), f = tokens.shape, self._block(tokens, offsets, cache, mask, levels.forwarded)
+        (batch, nodes), call = tokens.shape, self._block(tokens, offsets, cache, mask, levels.forwarded)
         filled = tokens.new_empty(batch, levels.size)
         filled[:, 0] = tokens[:, -1]
         roots = torch.arange(1, batch + 1) * nodes - 1
-        logits = self.like.new_empty(batch, levels.widest, f.vocabulary.out)
-        f.kept, f.kept_rows, f.logits, f.names = start_of(roots), batch, start_of(logits), start_of(names)
-        self._refuse(self.run_fill(ctypes.byref(f), levels.structs, *map(c_int64, (
-            len(levels.structs), levels.size, choices)), c_void_p(start_of(filled))), tokens)
+        logits = self.like.new_empty(batch, levels.widest, call.vocabulary.out)
+        call.kept, call.kept_rows, call.logits, call.names = start_of(roots), batch, start_of(logits), start_of(names)
+        numbers = map(c_int64, (len(levels.structs), levels.size, choices))
+        self._refuse(self.run_fill(ctypes.byref(call), levels.structs, *numbers, c_void_p(start_of(filled))), tokens)
         return filled
-
-    @property
-    def copied_bytes(self) -> int:
-        """Bytes of weights that are held a second time."""
-        return sum(copy.nbytes for copy in self.copies.values() if copy is not None)
-
-    def _factor(self, norm: nn.Module | None) -> int | None:
-        """The address of a norm's factors as float32 numbers, which stay while this object does."""
-        if norm is None:
-            return None
-        self.factors.append(norm.weight.detach().float() + (type(norm).__name__ in ONE_MORE))
-        return self.factors[-1].data_ptr()
-
-    def _matrix(self, part: nn.Module) -> Matrix:
-        return matrix_of(part.weight if isinstance(part, nn.Linear) else None, part.bias, self.panels.get(part))
 
     def _block(self, inputs: Tensor, offsets: Tensor, cache, mask: SharedMask, ahead: int = 0) -> ForwardStruct:
         """The struct of a call over a block of nodes, as `__call__` takes them; ahead: as for `_call`."""
@@ -283,34 +259,36 @@ class NativeBlocks:
             raise ValueError(f"{nodes} nodes after {pending} pending ones have positions {tuple(offsets.shape)} and a "
                              f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or these "
                              "per row")
-        f = self._call(cache, batch, nodes, ahead)
-        first, near, prefix = mask.within(cache.rows.as_list, self.window)
-        near, prefix, angles = near.visible.contiguous(), (c_int64 * batch)(*prefix), self.near_angles.up_to(f.positions)
-        f.given, f.tokens = (start_of(inputs), None) if self.embedding is None else (None, start_of(inputs))
-        f.offsets, f.mask = start_of(offsets), start_of(visible)
-        f.offset_stride, f.mask_stride = _strides(nodes, offsets, visible)
-        f.near = ViewStruct(*map(start_of, angles), start_of(near), ctypes.addressof(prefix), first, near.shape[-1],
-                            _strides(nodes, None, near)[1])
-        f.arrays += inputs, offsets, visible, near, prefix, angles
-        return f
+        call = self._call(cache, batch, nodes, ahead)
+        call.inputs, call.tokens = (start_of(inputs), None) if self.embedding is None else (None, start_of(inputs))
+        call.offsets, call.mask = start_of(offsets), start_of(visible)
+        call.offset_stride, call.mask_stride = _stride(offsets, 1), _stride(visible, 2)
+        call.arrays += inputs, offsets, visible
+        if self.window is not None:
+            first, near, prefix = mask.within(cache.rows.as_list, self.window)
+            near, prefix, angles = near.visible.contiguous(), _int64s(prefix), self.near_angles.up_to(call.positions)
+            call.near = ViewStruct(*map(start_of, angles), start_of(near), ctypes.addressof(prefix), first,
+                                        near.shape[-1], _stride(near, 2))
+            call.arrays += near, prefix, angles
+        return call
 
     def _call(self, cache, batch: int, nodes: int, ahead: int) -> ForwardStruct:
         """The struct of one call, with cache slots for its nodes and `ahead` more of each row, and the angles of their
         `positions`. It holds addresses; `arrays` keeps what they point to.
         """
-        f = ForwardStruct.from_buffer_copy(self.constants)
+        call = ForwardStruct.from_buffer_copy(self.constants)
         if not cache.layers:
-            cache.begin(len(self.layers), self.like.new_zeros(batch, f.kv_heads, 0, f.dim))
-        f.batch, f.nodes, f.pending, f.threads = batch, nodes, cache.pending, torch.get_num_threads()
-        f.positions = cache.rows.longest + f.pending + nodes + ahead
+            cache.begin(len(self.layers), self.like.new_zeros(batch, call.kv_heads, 0, call.dim))
+        call.batch, call.nodes, call.pending, call.threads = batch, nodes, cache.pending, torch.get_num_threads()
+        call.positions = cache.rows.longest + call.pending + nodes + ahead
         cache.room(nodes + ahead)
-        f.capacity = cache.layers[0].capacity
-        stored, prefix = (c_void_p * f.depth)(*(layer.address for layer in cache.layers)), (c_int64 * batch)(
-            *cache.rows.as_list)
-        angles = self.angles.up_to(f.positions)
-        f.stored, f.prefix, f.arrays = ctypes.addressof(stored), ctypes.addressof(prefix), [stored, prefix, angles]
-        f.cosines, f.sines = map(start_of, angles)
-        return f
+        call.capacity = cache.layers[0].capacity
+        stored = (c_void_p * call.depth)(*(layer.address for layer in cache.layers))
+        prefix, angles = _int64s(cache.rows.as_list), self.angles.up_to(call.positions)
+        call.stored, call.prefix = ctypes.addressof(stored), ctypes.addressof(prefix)
+        call.cosines, call.sines = map(start_of, angles)
+        call.arrays = [stored, prefix, angles]
+        return call
 
     def _refuse(self, unknown: int, tokens: Tensor) -> None:
         """IndexError for a token that the embedding does not have; unknown: its place among the tokens, or -1."""
@@ -319,11 +297,13 @@ class NativeBlocks:
                              f"{self.constants.embedding.out}; take the tokenizer that belongs to the model")
 
 
-def _strides(nodes: int, offsets: Tensor | None, mask: Tensor | None) -> tuple[int, int]:
-    """The distance from one row's offsets and mask to the next row's; 0 where all rows share them."""
-    of_offsets = nodes if offsets is not None and offsets.dim() == 2 and len(offsets) > 1 else 0
-    of_mask = nodes * mask.shape[-1] if mask is not None and mask.dim() == 3 and len(mask) > 1 else 0
-    return of_offsets, of_mask
+def _int64s(numbers: Sequence[int]) -> ctypes.Array:
+    return (c_int64 * len(numbers))(*numbers)
+
+
+def _stride(part: Tensor | None, dimensions: int) -> int:
+    """The distance from one row's part, of so many dimensions and contiguous, to the next row's; 0 for a shared one."""
+    return part.stride(0) if part is not None and part.dim() > dimensions and len(part) > 1 else 0
 
 
 def _projections(layer: nn.Module) -> dict[str, nn.Module]:

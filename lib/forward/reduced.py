@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from lib.forward.quantize import PackedLinear
+from lib.forward.packed import PackedLinear
 
 
 class ReducedOutput(nn.Module):

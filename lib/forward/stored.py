@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lib.forward.quantize import STORED, PackedEmbedding, PackedLinear
+from lib.forward.packed import STORED, PackedEmbedding, PackedLinear
 from lib.kernels import panels
 from lib.models import gguf_blocks, gguf_files, gguf_tensors
 from lib.models.checks import PairError

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
@@ -34,6 +35,20 @@ SOURCES = tuple(sorted(HERE.glob("*.cpp")))
 log = logging.getLogger(__name__)
 
 
+class CannotServe(ValueError):
+    """The reason why this machine or this code cannot run a model, a layer or weights; callers then take PyTorch's
+    operators.
+    """
+
+
+def served(make: Callable, *parts):
+    """What make(*parts) gives; None where it raises `CannotServe`."""
+    try:
+        return make(*parts)
+    except CannotServe:
+        return None
+
+
 @cache
 def instructions(flags: frozenset[str]) -> tuple[str, ...] | None:
     """The compiler's options for the best instruction set of a processor with these flags; None where it has none."""
@@ -45,20 +60,21 @@ def instructions(flags: frozenset[str]) -> tuple[str, ...] | None:
 
 def unavailable(*sources: Path) -> str | None:
     """Why this machine cannot run the library of `sources`; None if it can."""
-    if instructions(processor.flags()) is None:
-        return "the processor has neither AVX2, AVX-512 nor NEON"
     try:
         library(*sources)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"it cannot be compiled: {error}"
+    except CannotServe as reason:
+        return str(reason)
     return None
 
 
 def library(*sources: Path) -> ctypes.CDLL:
-    """The library of all sources, or of the given ones. OSError or SubprocessError where compiling fails."""
-    made = _library(instructions(processor.flags()) or (), sources or SOURCES)
+    """The library of all sources, or of the given ones. CannotServe where this machine cannot run or compile it."""
+    options = instructions(processor.flags())
+    if options is None:
+        raise CannotServe("the processor has neither AVX2, AVX-512 nor NEON")
+    made = _library(options, sources or SOURCES)
     if isinstance(made, Exception):
-        raise made
+        raise CannotServe(f"it cannot be compiled: {made}") from made
     return made
 
 

@@ -48,7 +48,7 @@ template <class T> struct Inputs {
   std::vector<float> embedded, above;
 };
 
-// Fills tokens [batch, size] after `given`, the head's states at the roots [batch, hidden]. Returns -1, or a node whose
+// Fills tokens [batch, size] after `inputs`, the head's states at the roots [batch, hidden]. Returns -1, or a node whose
 // token the embedding does not have.
 template <class T>
 int fill_head(Forward f, const Fusion& fusion, const Level* levels, int64_t count, int64_t size, int64_t choices,
@@ -57,7 +57,7 @@ int fill_head(Forward f, const Fusion& fusion, const Level* levels, int64_t coun
   roots.depth = 0, roots.nodes = 1, roots.kept_rows = f.batch;
   Run<T>(roots).all();
   Numbers<T> states = numbers<T>(f.batch * f.hidden);
-  std::copy_n(static_cast<const T*>(f.given), f.batch * f.hidden, states.get());
+  std::copy_n(static_cast<const T*>(f.inputs), f.batch * f.hidden, states.get());
   std::vector<int64_t> above(size);  // of each slot the place of its parent in the parent's level
   for (const Level* level = levels; level < levels + count; ++level) {
     if (level != levels) {
@@ -70,8 +70,8 @@ int fill_head(Forward f, const Fusion& fusion, const Level* levels, int64_t coun
           inputs.put(f, fusion, b * level->nodes + i, token, states.get() + (b * before + above[slot]) * f.hidden);
         }
       if (fusion.join.out) linear(fusion.join, inputs.attention.get(), inputs.states.get(), rows, f.threads);
-      f.pending += f.nodes, f.given = inputs.states.get();
-      f.input = fusion.join.out ? inputs.states.get() : inputs.attention.get();
+      f.pending += f.nodes, f.inputs = inputs.states.get();
+      f.read = fusion.join.out ? inputs.states.get() : inputs.attention.get();
       turn_to(*level, f);
       Numbers<T> next = numbers<T>(rows * f.hidden);
       f.last = next.get();

@@ -29,7 +29,7 @@ struct View {
 // A call's own; the layers are the same in all calls.
 struct Forward {
   const Layer* layers;
-  const void* given;        // states [rows, hidden], or null for an embedding's
+  const void* inputs;       // states [rows, hidden], or null for an embedding's
   const float* final_norm;  // the last norm's weight, or null
   const int64_t* tokens;           // [rows]: outputs of `embedding`, whose weights are the states
   const float *cosines, *sines;    // as of a View
@@ -37,8 +37,8 @@ struct Forward {
                                            // logits are made, or null for all
   const int64_t* names;                    // [vocabulary.out]: the tokens of the logits, or null for 0, 1, ...
   const uint8_t* mask;                     // [1 or batch, nodes, tree_keys]
-  const void* input;                       // [rows, query.in]: read by the first layer's projections instead of its
-                                           // normed states; or null
+  const void* read;                        // [rows, query.in]: the inputs of the first layer's projections in place of
+                                           // its normed states; or null
   void* const* stored;                     // of each layer keys and values, [2, batch, kv_heads, capacity, dim]
   void *states, *last, *logits;            // [layers + 1, rows, hidden]; [rows, hidden], the last layer's states before
                                            // the last norm; both or null; [kept, vocabulary]
@@ -66,9 +66,8 @@ void normed(const float* x, const W* weight, int64_t count, float epsilon, Out* 
   });
   const float factor = 1 / std::sqrt(sum_of(squares) / count + epsilon);
   by_lanes(count, [&](int64_t i, Mask mask) {
-    const Vec own = read(x + i, mask);
-    write(to + i, mask,
-          weight ? own * all(factor) * read(weight + i, mask) : own);
+    const Vec numbers = read(x + i, mask);
+    write(to + i, mask, weight ? numbers * all(factor) * read(weight + i, mask) : numbers);
   });
 }
 
@@ -103,8 +102,8 @@ template <class T> class Run {
   int all() {
     for (int64_t row = 0; row < rows; ++row) {
       float* to = state.get() + row * f.hidden;
-      if (f.given) {
-        copied(static_cast<const T*>(f.given) + row * f.hidden, f.hidden, to);
+      if (f.inputs) {
+        copied(static_cast<const T*>(f.inputs) + row * f.hidden, f.hidden, to);
         continue;
       }
       const int64_t token = f.tokens[row];
@@ -154,27 +153,27 @@ template <class T> class Run {
     product(matrix, x, added.get(), f.hidden);
     Threads::barrier();
     Threads::each(rows, [&](int64_t row) {
-      float *own = added.get() + row * f.hidden, *to = state.get() + row * f.hidden;
-      normed(own, norm, f.hidden, f.epsilon, own);
-      by_lanes(f.hidden, [&](int64_t i, Mask mask) { write(to + i, mask, read(to + i, mask) + read(own + i, mask)); });
+      float *from = added.get() + row * f.hidden, *to = state.get() + row * f.hidden;
+      normed(from, norm, f.hidden, f.epsilon, from);
+      by_lanes(f.hidden, [&](int64_t i, Mask mask) { write(to + i, mask, read(to + i, mask) + read(from + i, mask)); });
     });
   }
 
   // Queries, keys and values of all rows; each head is normed, rotated and written where attention reads it.
   void project(int64_t index) {
     const Layer& layer = f.layers[index];
-    const T* read = index ? nullptr : static_cast<const T*>(f.input);
-    if (!read) norm_all(layer.input_norm);
-    Rows<T> from = ready(layer.query, read ? read : input.get(), rows);
+    const T* unnormed = index ? nullptr : static_cast<const T*>(f.read);
+    if (!unnormed) norm_all(layer.input_norm);
+    Rows<T> from = ready(layer.query, unnormed ? unnormed : input.get(), rows);
     const int64_t width = all_heads * f.dim;
-    float* place = heads.get();
+    float* to = heads.get();
     for (const Matrix* matrix : {&layer.query, &layer.key, &layer.value}) {
       if (matrix->kind != layer.query.kind || matrix->group != layer.query.group) {  // as some files have them
         Threads::barrier();
         from = ready(*matrix, from.x, rows);
       }
-      product(*matrix, from, place, width);
-      place += matrix->out;
+      product(*matrix, from, to, width);
+      to += matrix->out;
     }
     Threads::barrier();
     Threads::each(rows * all_heads, [&](int64_t i) { place_head(index, i / all_heads, i % all_heads); });

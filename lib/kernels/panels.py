@@ -45,10 +45,11 @@ class Panels:
         """What two matrices share that are multiplied together."""
         return self.kind, self.group, *((name, tensor.dtype) for name, tensor in self.tensors.items())
 
-    @property
-    def takes_bfloat16(self) -> bool:
-        """Whether inputs may be bfloat16: blocks with factors and float16 numbers are multiplied with float32 alone."""
-        return self.kind in (HALVES, BYTES) and self.group == 0
+    def takes(self, dtype: torch.dtype) -> bool:
+        """Whether inputs may be of a dtype: blocks with factors and float16 numbers are multiplied with float32 alone.
+        """
+        plain = self.kind in (HALVES, BYTES) and self.group == 0
+        return dtype == torch.float32 or plain and dtype == torch.bfloat16
 
     @property
     def nbytes(self) -> int:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lib.kernels import build
+from lib.kernels.build import CannotServe
 from lib.kernels.panels import Panels, of_16_bits
 from lib.lab.processor import free_memory
 
@@ -29,17 +30,14 @@ class Matrix(ctypes.Structure):
                 *((name, c_int64) for name in ("out", "in", "group", "kind", "short_factors"))]
 
 
-def weights_refusal(weights: Sequence[Tensor], device: str = "") -> str | None:
-    """Why products with such weights, on this kind of device if one is given, do not run here; None if they do.
-
-    Compiles the C++ at its first use.
-    """
-    kinds = {(weight.dtype, device or weight.device.type) for weight in weights}
+def check_weights(weights: Sequence[Tensor]) -> None:
+    """CannotServe where products with such weights do not run here. Compiles the C++ at its first use."""
+    kinds = {(weight.dtype, weight.device.type) for weight in weights}
     if len(kinds) > 1 or not kinds <= {(dtype, "cpu") for dtype in NAMES}:
-        return f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}"
+        raise CannotServe(f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}")
     if not all(weight.is_contiguous() for weight in weights):
-        return "its weights are not contiguous"
-    return build.unavailable()
+        raise CannotServe("its weights are not contiguous")
+    build.library()
 
 
 @cache
@@ -65,13 +63,15 @@ def faster_in_bfloat16() -> bool:
 
 def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = None,
            dtype: torch.dtype = torch.float32):
-    """x [..., in] -> x W^T + b [..., out] without gradients, for weights that `weights_refusal` allows.
+    """x [..., in] -> x W^T + b [..., out] without gradients. CannotServe as `check_weights`.
 
     panels: the weights in panels, which are then read instead; all products are theirs where `weight` is None, for x of
     this dtype. Otherwise PyTorch computes products of many rows, and those with inputs of another dtype or width, which
     it refuses.
     """
-    dtype = dtype if weight is None else weight.dtype
+    if weight is not None:
+        check_weights([weight])
+        dtype = weight.dtype
     matrix, run = matrix_of(weight, bias, panels), getattr(build.library(), f"linear_{NAMES[dtype]}")
     matrix.kept = weight, bias, panels  # the struct holds addresses alone
     most = MOST_ROWS if panels is None else sys.maxsize

@@ -16,7 +16,8 @@ from transformers.models.llama.modeling_llama import (
 
 from lib.attention.masks import SharedMask, causal
 from lib.attention.registration import attention_forward
-from lib.forward.native import NativeBlocks, refusal
+from lib.forward.native import NativeBlocks
+from lib.kernels.build import served
 from lib.models.cache import TreeCache
 
 # (query [B, Hq, T, d], key and value [B, Hkv, T, d]) -> [B, T, Hq, d]
@@ -121,7 +122,7 @@ class CachedLayers:
 
     def __init__(self, layers: Sequence[HeadLayer], norm: nn.Module | None = None):
         self.layers, self.norm, rotary = layers, norm, layers[0].self_attn.rotary
-        self.native = None if refusal(layers, rotary, None) else NativeBlocks(layers, rotary, norm, None)
+        self.native = served(NativeBlocks, layers, rotary, norm, None)
 
     def __call__(self, x: Tensor, offsets: Tensor, cache: TreeCache, mask: Tensor | None,
                  read: Tensor | None = None) -> Tensor:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from lib.drafters.heads.eagle3 import Eagle3Head
-from lib.forward.native import Levels, NativeBlocks, refusal
+from lib.forward.native import Levels, NativeBlocks
 from lib.kernels import build
-from lib.kernels.products import NAMES, Matrix, start_of, weights_refusal
+from lib.kernels.build import served
+from lib.kernels.products import NAMES, Matrix, check_weights, start_of
 from lib.models.cache import TreeCache
 
 
@@ -24,23 +25,23 @@ def head_fill(head: Eagle3Head, output: nn.Module, embedding: nn.Module) -> "Hea
     """For a head with an output layer and an embedding, where this machine and the modules allow it, and the next
     feature is the layer's own output.
     """
-    layer = head.layer
-    if head.output_norm is not None or type(output) is not nn.Linear:
-        return None
-    if refusal([layer], layer.self_attn.rotary, output, embedding):
-        return None
-    return None if weights_refusal([head.fc.weight, layer.mlp.up_proj.weight]) else HeadFill(head, output, embedding)
+    plain = head.output_norm is None and type(output) is nn.Linear
+    return served(HeadFill, head, output, embedding) if plain else None
 
 
 class HeadFill(NativeBlocks):
     """A head's layer with an output layer and an embedding, which fills static trees. Make it anew when weights change.
+
+    CannotServe as `NativeBlocks`.
     """
 
     def __init__(self, head: Eagle3Head, output: nn.Linear, embedding: nn.Embedding):
+        check_weights([head.fc.weight, head.layer.mlp.up_proj.weight])
         super().__init__([head.layer], head.layer.self_attn.rotary, head.norm, output, embedding)
         self.head = head
         normed = bool(getattr(head.config, "norm_before_residual", False))
-        self.fusion = Fusion(Matrix(), start_of(head.layer.input_layernorm.weight), start_of(head.layer.hidden_norm.weight), normed)
+        self.fusion = Fusion(Matrix(), start_of(head.layer.input_layernorm.weight),
+                             start_of(head.layer.hidden_norm.weight), normed)
         self.run_head = getattr(build.library(), f"fill_head_{NAMES[self.like.dtype]}")
 
     def fill_after(self, states: Tensor, roots: Sequence[int], cache: TreeCache, levels: Levels, choices: int,
@@ -51,14 +52,14 @@ class HeadFill(NativeBlocks):
         children, pending.
         """
         batch, states = len(states), states.contiguous()
-        f = self._call(cache, batch, nodes=0, ahead=levels.forwarded)
+        call = self._call(cache, batch, nodes=0, ahead=levels.forwarded)
         filled = torch.empty(batch, levels.size, dtype=torch.long)
         filled[:, 0] = torch.tensor(roots)
-        logits = self.like.new_empty(batch, levels.widest, f.vocabulary.out)
-        f.given, f.logits, f.names = map(start_of, (states, logits, names))
-        unknown = self.run_head(ctypes.byref(f), ctypes.byref(self.fusion), levels.structs,
+        logits = self.like.new_empty(batch, levels.widest, call.vocabulary.out)
+        call.inputs, call.logits, call.names = map(start_of, (states, logits, names))
+        unknown = self.run_head(ctypes.byref(call), ctypes.byref(self.fusion), levels.structs,
                                 *map(c_int64, (len(levels.structs), levels.size, choices)), c_void_p(start_of(filled)))
         if unknown >= 0:
-            raise IndexError(f"token {filled.flatten()[unknown]} is none of the embedding's {f.embedding.out}; take "
-                             "the head of this target")
+            raise IndexError(f"token {filled.flatten()[unknown]} is none of the embedding's {call.embedding.out}; "
+                             "take the head of this target")
         return filled

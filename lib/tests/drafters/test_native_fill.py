@@ -9,7 +9,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.forward.packed import pack
 from lib.forward.passes import ForwardPass
 from lib.forward.reduced import first_tokens, reduced
-from lib.kernels.products import weights_refusal
+from lib.kernels import build
 from lib.lab.timing import clocked
 from lib.tests import live, small_heads, small_models
 from lib.trees import Tree, named, shapes
@@ -22,7 +22,7 @@ SHAPES = st.sampled_from(["chain:1", "chain:4", "kary:2@6", "expansion:2,2,1", "
 
 def drafter(dtype, known=None) -> LanguageModelDrafter:
     """A drafter of all tokens, of the first so many, or of these."""
-    if refused := weights_refusal([torch.zeros(8, 8, dtype=dtype)]):
+    if refused := build.unavailable():
         pytest.skip(refused)
     model = small_models.llama(3, vocabulary=KNOWN, dtype=dtype)
     if known is not None:
@@ -154,7 +154,7 @@ def decoded(name, dtype, shape, natively, seed):
 @settings(deadline=None, max_examples=8)
 @given(shape=SHAPES, seed=st.integers(0, 99))
 def test_a_head_drafts_in_one_call_what_it_drafts_level_by_level(name, shape, seed):
-    if refused := weights_refusal([torch.zeros(8, 8)]):
+    if refused := build.unavailable():
         pytest.skip(refused)
     at_once, by_level = (decoded(name, torch.float32, shape, natively, seed) for natively in (True, False))
     assert at_once == by_level
@@ -162,7 +162,7 @@ def test_a_head_drafts_in_one_call_what_it_drafts_level_by_level(name, shape, se
 
 @pytest.mark.parametrize("name", HEADS)
 def test_in_bfloat16_drafts_differ_by_rounding_alone(name):
-    if refused := weights_refusal([torch.zeros(8, 8, dtype=torch.bfloat16)]):
+    if refused := build.unavailable():
         pytest.skip(refused)
     one, other = (decoded(name, torch.bfloat16, "kary:2@6", natively, 3) for natively in (True, False))
     first = [sum(a == b for own, theirs in zip(one[0][0], other[0][0]) for a, b in zip(own, theirs)), 3 * 7]

@@ -101,7 +101,7 @@ def test_a_prompt_can_be_typed(rounds):
 
 
 @pytest.mark.parametrize(("control", "value", "says"), [
-    ("shape", "kary:two@4", "give whole numbers"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
+    ("shape", "kary:two@4", "where a number belongs"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
     ("shape", "kary:4,4", f"at most {MOST_NODES}"), ("shape", "chain:128", None),
     ("new_tokens", 600, "new tokens"), ("new_tokens", 1, "new tokens is 1: give 2 to 1024"),
     ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "oracle", "needs continuations"),

@@ -7,7 +7,7 @@ from lib import forward, models
 from lib.decoding import generate
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.forward.load import dtypes_of, load_again
-from lib.forward.quantize import PackedLinear
+from lib.forward.packed import PackedLinear
 from lib.models import PairError, checks
 from lib.tests import tiny_gguf
 

@@ -8,10 +8,11 @@ from lib.attention import registration
 from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.forward.load import ran_by_name
-from lib.forward.passes import LAYERS, NATIVE, choice, copied_bytes, forward_pass, native_refusal
-from lib.forward.quantize import quantize_int8
-from lib.kernels.products import MOST_ROWS, weights_refusal
+from lib.forward.passes import LAYERS, NATIVE, Kernels, forward_pass
+from lib.forward.packed import quantize_int8
+from lib.kernels import build
+from lib.kernels.build import CannotServe, served
+from lib.kernels.products import MOST_ROWS
 from lib.models.cache import TreeCache
 from lib.tests import small_models
 from lib.trees import named
@@ -31,13 +32,16 @@ CONFIGS = {
 TREE = named("expansion:2,2,1")
 DEPTH, MASK = torch.tensor(TREE.depth), torch.tensor(TREE.mask)
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 3e-2}  # of the largest logit
-REFUSAL = weights_refusal([torch.zeros(8, 8)])
+REFUSAL = build.unavailable()
 needs_kernels = pytest.mark.skipif(REFUSAL is not None, reason=str(REFUSAL))
 
 
 def without_kernels(monkeypatch):
     """As on a machine without a compiler."""
-    monkeypatch.setattr("lib.kernels.products.weights_refusal", lambda weights, device="": "not now")
+    def library(*sources):
+        raise CannotServe("not now")
+
+    monkeypatch.setattr("lib.kernels.build.library", library)
 
 
 @pytest.fixture(params=[pytest.param(NATIVE, marks=needs_kernels)])
@@ -77,8 +81,6 @@ def assert_same(model, name: str, atol: float = 1e-5, rtol: float = 1e-4, **aske
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_a_block_gives_what_the_layers_give(config, lengths, dtype, name):
     model = made(config, dtype)
-    if name == NATIVE and (reason := native_refusal(model)):
-        pytest.skip(reason)
     (ours, filled), (theirs, cache) = block(model, name, lengths), block(model, LAYERS, lengths)
     largest = theirs.logits.float().abs().max()
     assert (ours.logits.float() - theirs.logits.float()).abs().max() <= WITHIN[dtype] * largest
@@ -155,12 +157,12 @@ def test_names_that_cannot_run_are_refused_with_the_reason(monkeypatch):
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_weights_that_bfloat16_holds_are_read_in_pairs(config, monkeypatch):
     whole, exact = made(config), made(config)
-    assert copied_bytes(whole) == 0 and forward_pass(whole).name == NATIVE
+    assert forward_pass(whole).blocks.copied_bytes == 0
     for model in (whole, exact):
         model.bfloat16().float()
-    assert 0 < copied_bytes(exact) <= sum(weight.nbytes for weight in exact.parameters())
+    assert 0 < forward_pass(exact).blocks.copied_bytes <= sum(weight.nbytes for weight in exact.parameters())
     monkeypatch.setattr("lib.kernels.products.MOST_COPIED", 0.0)
-    assert copied_bytes(whole) == 0
+    assert forward_pass(whole).blocks.copied_bytes == 0
     (theirs, _), (ours, _) = (block(model, NATIVE) for model in (whole, exact))
     assert (theirs.logits - ours.logits).abs().max() <= WITHIN[torch.float32] * theirs.logits.abs().max()
 
@@ -190,16 +192,9 @@ def test_gate_and_up_in_different_numbers_of_16_bits_are_the_model_s_own():
 ])
 def test_what_the_faster_ones_do_not_serve_runs_in_layers(model, reason):
     model = model()
-    assert reason in native_refusal(model)
-    assert forward_pass(model).name == choice(model, "cpu") == LAYERS
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int8"])
-def test_what_ran_is_known_without_the_weights(dtype):
-    from lib.forward import load_pair
-
-    pair = load_pair("base", dtype)
-    assert ran_by_name(["base", "base/tiny"], dtype, "cpu") == {"base": forward_pass(pair.target).name}
+    with pytest.raises(CannotServe, match=reason):
+        Kernels(model)
+    assert served(Kernels, model) is None and forward_pass(model).name == LAYERS
 
 
 @pytest.mark.parametrize("forward", [NATIVE, LAYERS, "auto"])

@@ -13,13 +13,13 @@ from lib.drafters import make
 from lib.forward import load_pair
 from lib.forward.native import Angles
 from lib.forward.passes import LAYERS, NATIVE, forward_pass
-from lib.kernels.products import weights_refusal
+from lib.kernels import build
 from lib.lab.processor import one_thread
 from lib.models import packages
 from lib.tests import small_heads, small_models
 
 THREADS = 4
-NATIVE_RUNS = weights_refusal([torch.zeros(8, 8)]) is None
+NATIVE_RUNS = build.unavailable() is None
 
 
 def at_once(function):

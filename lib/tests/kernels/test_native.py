@@ -11,18 +11,18 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.forward.quantize import rounded
+from lib.forward.packed import rounded
 from lib.kernels import build, panels, products
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number
-reason = products.weights_refusal([torch.zeros(8, 8)])
+reason = build.unavailable()
 pytestmark = pytest.mark.skipif(reason is not None, reason=str(reason))
 
 
 def problem(rows, out, inputs, biased, dtype, seed):
     """x [rows, in], weight [out, in] and bias [out] or None, as in the middle of larger tensors."""
-    if refused := products.weights_refusal([torch.zeros(8, 8, dtype=dtype)]):
+    if refused := build.unavailable():
         pytest.skip(refused)
     generator = torch.Generator().manual_seed(seed)
     shapes = (rows, inputs), (out, inputs), (out,)
@@ -151,18 +151,22 @@ def test_inputs_that_do_not_fit_are_pytorchs_to_refuse(x):
         products.linear(torch.zeros(4, 8), None)(x)
 
 
-@pytest.mark.parametrize("weights, said", [
+@pytest.mark.parametrize("weights, reason", [
     (lambda: [torch.zeros(4, 4, dtype=torch.float64)], "float64"),
     (lambda: [torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.bfloat16)], "bfloat16 on cpu and torch.float32"),
     (lambda: [torch.zeros(4, 6).T], "not contiguous"),
 ])
-def test_what_cannot_be_served_is_said(weights, said):
-    assert said in products.weights_refusal(weights())
+def test_weights_that_the_kernels_do_not_take_are_refused_with_the_reason(weights, reason):
+    with pytest.raises(build.CannotServe, match=reason):
+        products.check_weights(weights())
 
 
-def test_a_refusal_asks_the_processor(monkeypatch):
+def test_a_processor_without_vectors_is_refused(monkeypatch):
     monkeypatch.setattr("lib.lab.processor.flags", lambda: frozenset())
-    assert "neither AVX2" in products.weights_refusal([torch.zeros(4, 4, dtype=torch.bfloat16)])
+    for use in (build.library, lambda: products.linear(torch.zeros(4, 4), None)):
+        with pytest.raises(build.CannotServe, match="neither AVX2"):
+            use()
+    assert "neither AVX2" in build.unavailable()
 
 
 def test_what_is_faster_is_measured_once(monkeypatch, tmp_path):

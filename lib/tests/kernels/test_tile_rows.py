@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.forward.quantize import rounded
+from lib.forward.packed import rounded
 from lib.kernels import build, panels, products
 from lib.lab import processor
 
