@@ -3,13 +3,13 @@
 - "layers": transformers' own layers, each of which calls the tree-attention operator;
 - "native": all layers in one call of C++ over the model's own weights, on processors that the kernels serve.
 
-Start at `passes` (`forward_pass`, which gives a model's forward pass by name; "auto" takes the fastest that the model
-and the machine allow). `native` holds the C++ implementation, `packed` linear layers for few rows. `load` loads pairs
-in every number format: `quantize` rounds weights to int8, `stored` keeps a GGUF file's own blocks. `prefill` reads the
-prompts of a batch, `reduced` makes models that know some of their tokens alone.
+Start at `passes` (`forward_pass`, which gives a model's forward pass by name; "auto" takes the faster one that the
+model and the machine allow). `native` holds the C++ implementation. `load` loads pairs in every number format:
+`packed` has layers over weights of 8 bits, and packs those of 16 bits for few rows; `stored` keeps a GGUF file's own
+blocks. `prefill` reads the prompts of a batch, `reduced` makes models that know some of their tokens alone.
 """
 
-from lib import lazy_exports
+from lib.forward.load import load_again, load_pair, load_pairs, load_served
+from lib.forward.passes import AUTO, NAMES, ForwardPass, forward_pass
 
-__getattr__, __all__ = lazy_exports(__name__, load=("load_again", "load_pair", "load_pairs", "load_served"),
-                                    passes=("AUTO", "NAMES", "ForwardPass", "forward_pass"))
+__all__ = ["AUTO", "NAMES", "ForwardPass", "forward_pass", "load_again", "load_pair", "load_pairs", "load_served"]

@@ -14,48 +14,38 @@ from lib.models.load import Format, Pair, Served
 Formats = tuple[tuple[torch.dtype, str], tuple[torch.dtype, str]]  # of the activations, and the kind of weights
 
 
-def formats_of(dtype: Format, quantize: str = NONE, device: str | torch.device = "cpu") -> Formats:
-    """The number format of the activations and the kind of weights (`quantize.KINDS`), of target and drafter.
+def formats_of(dtype: Format, device: str | torch.device = "cpu") -> Formats:
+    """The number format of the activations and the kind of weights (`packed.KINDS`), of target and drafter.
 
-    dtype: a number format, "auto" (`checks.own_dtype`), or "int8" or "stored" for weights of this kind; quantize: the
-    kind of weights beside a number format. Both for both models, or for each as "float32|bfloat16".
-    PairError for other words, and for stored blocks with other activations than float32.
+    dtype: a number format, "auto" (`checks.own_dtype`), or "int8" or "stored" for weights of this kind, of both models,
+    or of each as "float32|int8". Activations beside int8 weights are in the device's own format, beside stored ones in
+    float32. PairError for other words.
     """
-    formats = []
-    for name, kind in zip(_parts("dtype", checks.dtype_name(dtype), (*DTYPES, AUTO, INT8, STORED)),
-                          _parts("quantize", quantize, KINDS)):
-        name, kind = (AUTO, name) if name in KINDS else (name, kind)
-        if kind == STORED and name not in (AUTO, "float32"):
-            raise PairError(f"dtype is {name!r}, but stored blocks run with float32 activations; leave dtype out")
-        formats.append((torch.float32 if kind == STORED else number_format(name, device), kind))
-    return tuple(formats)
-
-
-def _parts(name: str, value: str, choices: Sequence[str]) -> tuple[str, str]:
-    """Target's and drafter's part of "x" (both) or "x|y". PairError where one of them is none of the choices."""
-    texts = str(value).split("|")
-    if len(texts) > 2 or not set(texts) <= set(choices):
-        raise PairError(f"{name} is {value!r}; give one of {', '.join(choices)}, or two as TARGET|DRAFTER")
-    return texts[0], texts[-1]
+    parts, choices = checks.dtype_name(dtype).split("|"), (*DTYPES, AUTO, INT8, STORED)
+    if len(parts) > 2 or not {*parts} <= {*choices}:
+        raise PairError(f"dtype is {dtype!r}; give one of {', '.join(choices)}, or two as TARGET|DRAFTER")
+    activations = {INT8: AUTO, STORED: "float32"}
+    return tuple((number_format(activations.get(part, part), device), part if part in KINDS else NONE)
+                 for part in (parts[0], parts[-1]))
 
 
 def dtypes_of(dtype: Format, device: str | torch.device = "cpu") -> tuple[torch.dtype, torch.dtype]:
     """The number formats of the activations of target and drafter; see `formats_of`."""
-    return tuple(activations for activations, _ in formats_of(dtype, device=device))
+    return tuple(activations for activations, _ in formats_of(dtype, device))
 
 
-def load_pair(name: str, dtype: Format = AUTO, device: str = "cpu", quantize: str = NONE) -> Pair:
+def load_pair(name: str, dtype: Format = AUTO, device: str = "cpu") -> Pair:
     """One pair; see `load_pairs`."""
-    return load_pairs([name], dtype, device, quantize)[0]
+    return load_pairs([name], dtype, device)[0]
 
 
-def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu", quantize: str = NONE) -> list[Pair]:
-    """Pairs as `models.load_pairs` loads them, in any number format; dtype, quantize: as for `formats_of`.
+def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu") -> list[Pair]:
+    """Pairs as `models.load_pairs` loads them, in any number format; dtype: as for `formats_of`.
 
     A quantised target's text is lossless against that target. PairError also for "stored" weights of a model that is no
     GGUF file, and for random ones in fewer bits.
     """
-    dtypes, kinds = zip(*formats_of(dtype, quantize, device))
+    dtypes, kinds = zip(*formats_of(dtype, device))
     for name in () if isinstance(names, str) else names:
         for source, kind in zip(registry.sources(name), kinds):
             _check_kind(source, kind)
@@ -64,12 +54,12 @@ def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu", 
     for pair in pairs:
         for model, kind in zip(pair.models, kinds):
             quantise(model, kind)
-    return load.reloadable(pairs, load_pairs, names, dtype, device, quantize)
+    return load.reloadable(pairs, load_pairs, names, dtype, device)
 
 
 def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, device: str = "cpu") -> Served:
     """As `models.load_served`, with draft models in any number format."""
-    activations, kind = formats_of(dtype, device=device)[1]
+    activations, kind = formats_of(dtype, device)[1]
     for name in drafters:
         _check_kind(registry.source(name), kind)
     served = load.load_served(target, drafters, activations, device)
@@ -85,7 +75,7 @@ def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
     there.
     """
     load_as_before, (names, *settings), _ = pairs[0].made_by[1]
-    names = [names[place] for *_, place in (pair.made_by[1] for pair in pairs)]
+    names = [names[index] for *_, index in (pair.made_by[1] for pair in pairs)]
     if dtype is None:
         return load_as_before(names, *settings)
     drafters = [drafter for _, drafter in map(registry.sources, names) if drafter]
@@ -97,11 +87,11 @@ def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
 def _check_kind(source: registry.Source | None, kind: str) -> None:
     """PairError for a model that cannot have weights of this kind."""
     if source is not None and kind != NONE and source.is_random:
-        raise PairError(f"{source} has random weights, and quantize is {kind!r}; take 'none', or save the model to a "
+        raise PairError(f"{source} has random weights, and dtype is {kind!r}; take 'auto', or save the model to a "
                         "folder and name that")
     if source is not None and kind == STORED and not source.is_gguf:
-        raise PairError(f"quantize is {kind!r}, but {source} is no GGUF file; take 'none' or 'int8' for it, as in "
-                        "quantize=\"stored|none\"")
+        raise PairError(f"dtype is {kind!r}, but {source} is no GGUF file; take 'auto' or 'int8' for it, as in "
+                        "dtype=\"stored|auto\"")
 
 
 def _quantise(model, kind: str) -> None:

@@ -182,7 +182,7 @@ class NativeBlocks:
         linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
         self.panels = {part: panels_of(part) for part in linears}
         plain = [part for part in linears if self.panels[part] is None]
-        if not fills_the_memory((part.weight for part in plain), each=2):
+        if not fills_the_memory([part.weight for part in plain]):
             self.panels |= {part: of_16_bits(part.weight) for part in plain}
         for mlp in (layer.mlp for layer in layers):  # one product computes both
             if len({panels and panels.form for panels in (self.panels[mlp.gate_proj], self.panels[mlp.up_proj])}) > 1:

@@ -50,12 +50,6 @@ class PackedLinear(_OverPanels):
             return products.linear(None, self.bias, weights, x.dtype)(x)
         return F.linear(x, weights.rows().to(x.dtype), self.bias)
 
-    def of_outputs(self, outputs: Tensor | slice) -> nn.Linear:
-        """A linear layer of some outputs, with weights in the activations' number format."""
-        chosen = torch.arange(self.out_features, device=self.numbers.device)[outputs]
-        bias = None if self.bias is None else self.bias.detach()[chosen]
-        return linear_of(self.panels.rows(chosen).to(self.dtype), bias)
-
 
 class PackedEmbedding(_OverPanels):
     """An embedding whose rows are in panels, which it may share with an output layer."""
@@ -68,15 +62,6 @@ class PackedEmbedding(_OverPanels):
     def forward(self, tokens: Tensor) -> Tensor:
         """int64[...] -> [..., in], times the scale."""
         return self.panels.rows(tokens).to(self.dtype) * self.embed_scale.to(self.dtype)
-
-
-def linear_of(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    """A linear layer of a weight [out, in] and a bias, without gradients."""
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
-    layer.weight = nn.Parameter(weight, requires_grad=False)
-    if bias is not None:
-        layer.bias = nn.Parameter(bias, requires_grad=False)
-    return layer
 
 
 def rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,7 +126,7 @@ class _PackedForward:
     def __init__(self, layer: nn.Linear):
         self.layer, self.made_of = layer, _state_of(layer.weight)
         weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
-        self.panels = None if products.fills_the_memory([weight], each=2) else of_16_bits(weight)
+        self.panels = None if products.fills_the_memory([weight]) else of_16_bits(weight)
         self.run = products.linear(weight, bias, self.panels)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ float64, GPUs) runs as "layers". The results agree within rounding.
 
 import math
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -27,8 +26,7 @@ LAYERS, NATIVE = NAMES = "layers", "native"
 AUTO = "auto"  # the faster one that the model and the machine allow
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """The result of a forward pass: logits [B, m or fewer, V], hidden states in transformers' order if asked for."""
 
     logits: Tensor
@@ -52,13 +50,15 @@ class Kernels:
 class ForwardPass:
     """A model's forward pass over blocks of tree nodes, by the implementation `name`.
 
-    device: where tokens, depths and masks are best. Make it anew where weights may have changed.
+    device: where tokens, depths and masks are best. output: the model's output layer for few rows, [..., H] ->
+    [..., V], without gradients. Make it anew where weights may have changed.
     """
 
     def __init__(self, model, kernels: Kernels | None = None):
         self.model, self.device = model, model.device  # which transformers takes its time to find
-        self.name, self.blocks = (LAYERS, None) if kernels is None else (NATIVE, kernels.blocks)
-        self.kernels = kernels
+        self.name, self.blocks, self.output = LAYERS, None, model.get_output_embeddings()
+        if kernels is not None:
+            self.name, self.blocks, self.output = NATIVE, kernels.blocks, kernels.output
 
     def __call__(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, *,
                  logits_to_keep: int | Tensor = 0, output_hidden_states: bool = False):
@@ -96,11 +96,6 @@ class ForwardPass:
         """
         with timing.forward():
             return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices, names)
-
-    @property
-    def output(self) -> Callable[[Tensor], Tensor]:
-        """The model's output layer for few rows, [..., H] -> [..., V], without gradients."""
-        return self.model.get_output_embeddings() if self.kernels is None else self.kernels.output
 
 
 _KERNELS: WeakKeyDictionary[nn.Module, Kernels] = WeakKeyDictionary()

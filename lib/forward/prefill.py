@@ -1,6 +1,4 @@
-"""Prefill of a batch of texts: beside texts of similar lengths, and once where one text begins another.
-
-Padding costs as much as text on a CPU; and the starts of rounds in one text are many texts with a common beginning. The
+"""Prefill of a batch: each text beside texts of similar lengths, since padding costs as much as text on a CPU. The
 kernels read long texts in blocks whose numbers stay in the processor's cache.
 """
 
@@ -32,30 +30,28 @@ class Prefilled:
 
 
 def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = False) -> Prefilled:
-    """The texts int64[T], forwarded by `run`; of texts that begin a longer one, only that one is."""
-    apart = takes_chains(run.model.config)  # a state belongs to the end of one text, and takes no padding
-    longest, place = trunks(texts, apart)
-    lengths, place = torch.tensor([len(text) for text in texts]), torch.tensor(place)
-    caches, after, states = [], [], []
-    for group in alike(lengths[longest].tolist(), 1 if apart else ALIKE):
-        inside = ((place >= group.start) & (place < group.stop)).nonzero()[:, 0]
-        tokens = pad_sequence([texts[i] for i in longest[group]], batch_first=True).to(run.device)
-        last, column = torch.unique(lengths[inside] - 1, return_inverse=True)
+    """The texts int64[T], forwarded by `run`, groups of similar lengths one after another."""
+    # A state belongs to the end of one text, and takes no padding.
+    least = 1 if takes_chains(run.model.config) else ALIKE
+    order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
+    caches, logits, states = [], [], []
+    for group in alike([len(texts[i]) for i in order], least):
+        lengths = torch.tensor([len(texts[i]) for i in order[group]])
+        tokens = pad_sequence([texts[i] for i in order[group]], batch_first=True).to(run.device)
+        last, column = torch.unique(lengths - 1, return_inverse=True)
         caches.append(TreeCache())
-        logits, own = read(run, tokens, caches[-1], last, hidden_states)
-        caches[-1].set_lengths(lengths[longest[group]])
-        after.append((inside, logits[place[inside] - group.start, column]))
-        states.append(own)
-    cache, in_order = caches[0], torch.equal(place, torch.arange(len(longest)))
+        after, layers = read(run, tokens, caches[-1], last, hidden_states)
+        caches[-1].set_lengths(lengths)
+        logits.append(after[torch.arange(len(lengths)), column])
+        states.append(layers)
+    cache, in_order, back = caches[0], order == [*range(len(texts))], torch.tensor(order).argsort()
     cache.join(caches[1:])
     if not in_order:
-        cache.select(place)
-    cache.set_lengths(lengths)
-    order = torch.cat([inside for inside, _ in after]).argsort()
-    layers = tuple(parts[0] if in_order and len(parts) == 1 else
-                   pad_sequence([row for part in parts for row in part], batch_first=True)[place]
-                   for parts in zip(*states))
-    return Prefilled(cache, torch.cat([logits for _, logits in after])[order], layers)
+        cache.select(back)
+    layers = tuple(groups[0] if in_order and len(groups) == 1 else
+                   pad_sequence([row for rows in groups for row in rows], batch_first=True)[back]
+                   for groups in zip(*states))
+    return Prefilled(cache, torch.cat(logits)[back], layers)
 
 
 def read(run: ForwardPass, tokens: Tensor, cache: TreeCache, keep: Tensor,
@@ -70,26 +66,11 @@ def read(run: ForwardPass, tokens: Tensor, cache: TreeCache, keep: Tensor,
         depth, end = torch.arange(block.shape[1], device=tokens.device), start + block.shape[1]
         inside = keep[(keep >= start) & (keep < end)] - start
         out = run(block, depth, None, cache, logits_to_keep=inside.to(tokens.device),
-                  **({"output_hidden_states": True} if hidden_states else {}))
+                  output_hidden_states=hidden_states)
         cache.set_lengths(torch.full([len(tokens)], end))
         logits.append(out.logits)
         states.append(out.hidden_states if hidden_states else ())
     return torch.cat(logits, dim=1), tuple(torch.cat(layer, dim=1) for layer in zip(*states))
-
-
-def trunks(texts: Sequence[Tensor], apart: bool = False) -> tuple[list[int], list[int]]:
-    """The indices of the texts int64[T] that are no beginning of a longer one, and for each text the place of its trunk
-    among them. apart: whether each text is its own trunk.
-    """
-    longest: list[int] = []
-    place = [0] * len(texts)
-    for i in sorted(range(len(texts)), key=lambda i: -len(texts[i])):
-        text = texts[i]
-        trunk_places = (at for at, trunk in enumerate(longest) if torch.equal(texts[trunk][: len(text)], text))
-        place[i] = len(longest) if apart else next(trunk_places, len(longest))
-        if place[i] == len(longest):
-            longest.append(i)
-    return longest, place
 
 
 def alike(lengths: Sequence[int], least: float = ALIKE) -> list[slice]:

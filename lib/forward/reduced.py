@@ -35,14 +35,14 @@ def reduced(model, tokens: Tensor):
     Later changes of the model's output layer do not reach it. ValueError for tokens that the model does not have, or
     that occur twice, and for a model whose output layer is not a linear layer of its own.
     """
-    output, wanted = model.get_output_embeddings(), torch.as_tensor(tokens, dtype=torch.long).unique()
-    if tokens.dim() != 1 or not 0 < len(wanted) == len(tokens) or wanted[0] < 0 or wanted[-1] >= output.out_features:
-        raise ValueError(f"tokens has shape {tuple(tokens.shape)} with {len(wanted)} distinct ones; give one or more "
+    output, distinct = _linear(model), torch.as_tensor(tokens, dtype=torch.long).unique().to(model.device)
+    inside = 0 < len(distinct) and 0 <= distinct[0] and distinct[-1] < output.out_features
+    if tokens.dim() != 1 or len(distinct) != len(tokens) or not inside:
+        raise ValueError(f"tokens has shape {tuple(tokens.shape)} with {len(distinct)} distinct ones; give one or more "
                          f"of 0 to {output.out_features - 1}, each once")
-    tokens = wanted.to(output.weight.device)
-    known = ReducedOutput(rows_of(_linear(model), tokens), tokens, output.out_features)
-    vars(known)["narrow"] = _with_output(model, known.rows)  # besides the submodules, since it contains one of them
-    return _with_output(model, known)
+    whole = ReducedOutput(rows_of(output, distinct), distinct, output.out_features)
+    vars(whole)["narrow"] = _with_output(model, whole.rows)  # no submodule, since it contains the rows
+    return _with_output(model, whole)
 
 
 def first_tokens(model, count: int):
@@ -63,18 +63,23 @@ def narrow(model) -> tuple[object, ReducedOutput | None]:
 
 
 def rows_of(output: nn.Linear | PackedLinear, tokens: Tensor | slice) -> nn.Linear:
-    """A linear layer of these rows: a copy, or for a slice of a linear layer a view."""
+    """A linear layer of these rows: a copy, in the number format of the activations; for a slice of a linear layer a
+    view.
+    """
     if isinstance(output, PackedLinear):
-        return output.of_outputs(tokens)
-    weight = output.weight.detach()[tokens]
-    layer = nn.Linear(output.in_features, len(weight), bias=output.bias is not None, device="meta")
-    layer.weight = nn.Parameter(weight, requires_grad=False)
+        outputs = torch.arange(output.out_features, device=output.numbers.device)[tokens]
+        weight = output.panels.rows(outputs).to(output.dtype)
+    else:
+        weight = output.weight.detach()[tokens]
+    rows = nn.Linear(output.in_features, len(weight), bias=output.bias is not None, device="meta")
+    rows.weight = nn.Parameter(weight, requires_grad=False)
     if output.bias is not None:
-        layer.bias = nn.Parameter(output.bias.detach()[tokens], requires_grad=False)
-    return layer
+        rows.bias = nn.Parameter(output.bias.detach()[tokens], requires_grad=False)
+    return rows
 
 
 def _linear(model) -> nn.Linear | PackedLinear:
+    """A model's output layer. ValueError where it is no linear layer of the model itself."""
     output = model.get_output_embeddings()
     if type(output) not in (nn.Linear, PackedLinear) or output not in model.children():
         raise ValueError(f"the output layer of {type(model).__name__} is a {type(output).__name__}; only a linear "

@@ -61,7 +61,7 @@ def take_weights(model, path: Path) -> None:
     model.quantised = STORED
     if left:
         raise PairError(f"{path} lacks weights for {', '.join(sorted(left)[:3])}; give a file that holds the whole "
-                        "model, or leave quantize out")
+                        "model, or take another dtype")
 
 
 def _place(stored: Stored, path: Path, in_layer: dict[str, str]) -> str:
@@ -73,7 +73,7 @@ def _place(stored: Stored, path: Path, in_layer: dict[str, str]) -> str:
     if first == "blk" and role.rpartition(".")[0] in in_layer:
         return f"model.layers.{layer}.{in_layer[role.rpartition('.')[0]]}"
     raise PairError(f"{path} holds tensor {stored.name!r}, which is no part of a model of Llama's or Gemma's kind; "
-                    "take quantize 'none' or 'int8'")
+                    "take dtype 'auto' or 'int8'")
 
 
 def _replace(model, name: str, weights: panels.Panels | Tensor) -> None:

@@ -37,8 +37,8 @@ class Panels:
     @property
     def tensors(self) -> dict[str, Tensor]:
         """Its tensors by name."""
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in held.items() if isinstance(value, Tensor)}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     @property
     def form(self) -> tuple:
@@ -60,18 +60,19 @@ class Panels:
         """The weights of some outputs int64[...] as float32[..., in], or of all."""
         outputs = torch.arange(self.shape[0], device=self.numbers.device) if outputs is None else outputs
         panel, lane = outputs // PANEL, outputs % PANEL
-        of = lambda tensor: tensor[panel, :, lane]  # noqa: E731
-        numbers = of(self.numbers)
+        numbers, *factors = (part if part is None else part[panel, :, lane]
+                             for part in (self.numbers, self.block_scale, self.block_offset))
         if self.kind == HALVES:
             both = torch.stack([numbers << 16, numbers & -65536], dim=-1)
             numbers = both.flatten(-2).contiguous().view(torch.float32)
         if self.kind == NIBBLES:
             numbers = torch.stack([numbers >> shift & 15 for shift in SHIFTS], dim=-1).flatten(-2)
         weights = numbers[..., : self.shape[1]].float()
-        if self.block_scale is not None:
-            blocks = weights.unflatten(-1, (-1, self.group)) * of(self.block_scale).float()[..., None]
-            if self.block_offset is not None:
-                blocks = blocks + of(self.block_offset).float()[..., None]
+        if self.group:
+            block_scale, block_offset = factors
+            blocks = weights.unflatten(-1, (-1, self.group)) * block_scale.float()[..., None]
+            if block_offset is not None:
+                blocks = blocks + block_offset.float()[..., None]
             weights = blocks.flatten(-2)
         return weights if self.scale is None else weights * self.scale[outputs, None]
 
@@ -81,9 +82,9 @@ def of_16_bits(weight: Tensor) -> Panels | None:
     if weight.dtype == torch.bfloat16:
         return _of_bfloat16(weight.detach())
     first = weight.detach()[:1]  # alone tells most float32 weights apart
-    for dtype, of in ((torch.bfloat16, _of_bfloat16), (torch.float16, _of_float16)):
+    for dtype, panels_of in ((torch.bfloat16, _of_bfloat16), (torch.float16, _of_float16)):
         if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in (first, weight.detach())):
-            return of(weight.detach().to(dtype))
+            return panels_of(weight.detach().to(dtype))
     return None
 
 
@@ -108,14 +109,14 @@ def of_blocks(numbers: Tensor, scale: Tensor, offset: Tensor | None, bits: int) 
     numbers: 0 to 15 for 4 bits, int8 for 8. Scales and offsets are held in float16 where that loses nothing.
     """
     group, kind = numbers.shape[1] // scale.shape[1], {4: NIBBLES, 8: BYTES}[bits]
-    own = _in_panels(numbers.to(torch.int32 if bits == 4 else torch.int8))
+    panels = _in_panels(numbers.to(torch.int32 if bits == 4 else torch.int8))
     if bits == 4:
-        own = sum(part << shift for part, shift in zip(own.unflatten(1, (-1, 8)).unbind(2), SHIFTS))
+        panels = sum(part << shift for part, shift in zip(panels.unflatten(1, (-1, 8)).unbind(2), SHIFTS))
     factors = [part for part in (scale, offset) if part is not None]
     short = all(torch.equal(part.half().float(), part) for part in factors)
     laid = [F.pad(part, (0, 0, 0, -len(part) % 64)).unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
             for part in (part.half() if short else part for part in factors)]
-    return Panels(tuple(numbers.shape), kind, own.contiguous(), None, *(laid + [None])[:2], group)
+    return Panels(tuple(numbers.shape), kind, panels.contiguous(), None, *(laid + [None])[:2], group)
 
 
 def _in_panels(weight: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from ctypes import c_int64, c_void_p
 from functools import cache, partial
 from pathlib import Path
-from typing import Iterable, Sequence
+from typing import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -51,8 +51,8 @@ def faster_in_bfloat16() -> bool:
         return kept.read_text() == "faster"
     from lib.lab.timing import interleaved
 
-    held = of_16_bits(torch.ones(1024, 1024, dtype=torch.bfloat16))
-    calls = {name: partial(linear(None, None, held, dtype), torch.ones(8, 1024, dtype=dtype))
+    weights = of_16_bits(torch.ones(1024, 1024, dtype=torch.bfloat16))
+    calls = {name: partial(linear(None, None, weights, dtype), torch.ones(8, 1024, dtype=dtype))
              for dtype, name in NAMES.items()}
     timed = interleaved(calls, repeats=41, seconds=1.0, generator=torch.Generator().manual_seed(0))
     faster = timed["bfloat16"].lower < MUCH * timed["float32"].lower
@@ -93,17 +93,16 @@ def matrix_of(weight: Tensor | None, bias: Tensor | None = None, panels: Panels 
     """The struct of weight [out, in] and bias [out], or of panels. The caller keeps the tensors alive."""
     if panels is None:
         return Matrix(start_of(weight), start_of(bias), out=weight.shape[0], **{"in": weight.shape[1]})
-    held = {name: start_of(tensor) for name, tensor in panels.tensors.items()}
+    starts = {name: start_of(tensor) for name, tensor in panels.tensors.items()}
     short = panels.block_scale is not None and panels.block_scale.dtype == torch.float16
-    return Matrix(start_of(weight), start_of(bias), held.pop("numbers"), out=panels.shape[0], group=panels.group,
-                  kind=panels.kind, short_factors=short, **{"in": panels.shape[1]}, **held)
+    return Matrix(start_of(weight), start_of(bias), starts.pop("numbers"), out=panels.shape[0], group=panels.group,
+                  kind=panels.kind, short_factors=short, **{"in": panels.shape[1]}, **starts)
 
 
-def fills_the_memory(weights: Iterable[Tensor], each: int | None = None) -> bool:
-    """Whether copies of the weights, with `each` bytes per number or their own, take too much of the free memory."""
-    weights = list(weights)
-    held = sum(weight.numel() * (each or weight.element_size()) for weight in weights)
-    return held > 0 and held > MOST_COPIED * free_memory(weights[0].device)
+def fills_the_memory(weights: Sequence[Tensor]) -> bool:
+    """Whether copies of the weights in 16 bits take too much of the free memory."""
+    copied = 2 * sum(weight.numel() for weight in weights)
+    return copied > 0 and copied > MOST_COPIED * free_memory(weights[0].device)
 
 
 def start_of(tensor: Tensor | None) -> int | None:

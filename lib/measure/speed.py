@@ -29,13 +29,14 @@ from lib.drafters.drafter import ROOT_ALONE
 from lib.drafters.heads.store import made_for
 from lib.drafters.registry import head_of, make, needs_draft_model
 from lib.forward.load import load_pair
+from lib.forward.packed import INT8, NONE, STORED
 from lib.forward.passes import forward_pass
 from lib.lab import processor
 from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.lab.timing import LEAST_REPEATS, interleaved, synchronise
 from lib.models.cache import TreeCache
-from lib.models.checks import DTYPES
+from lib.models.checks import DTYPES, dtype_name
 from lib.models.load import Pair
 from lib.models.prompts import load as load_prompts
 from lib.models.registry import sources
@@ -49,8 +50,7 @@ ADAPTIVE = "adaptive, where it pays"
 ADVISED = "recommended"  # the drafter and tree of recommendation.json
 TRANSFORMERS = (GENERATE, *ASSISTED, LOOKUP)  # all but the first take one prompt at a time
 RULE = "naive"  # lossless for chosen (top-k) children at any temperature
-FORMATS = (("float32", "none"), ("bfloat16", "none"), ("float32", "int8"), ("bfloat16", "int8"))  # dtype, quantised
-STORED = ("float32", "stored")  # the numbers of a GGUF file
+FORMATS = "float32", "bfloat16", INT8  # and "stored" for a GGUF file
 NODES, PREFIX = (1, 2, 4, 8, 16, 32), 200  # of the forward passes that are timed by format, and tokens before them
 Format = tuple[str, str]
 
@@ -267,10 +267,11 @@ def load_formats(name: str, device: str) -> dict[Format, Pair]:
     Formats for which the device has no units are left out, since a prompt would take minutes.
     """
     target, drafter = sources(name)
-    quantised = {form: form[1] for form in FORMATS if not processor.slow_dtype(DTYPES[form[0]], device)}
+    forms = [form for form in FORMATS if form == INT8 or not processor.slow_dtype(DTYPES[form], device)]
     if target.is_gguf:
-        quantised[STORED] = "stored" if drafter is None else "stored|none"
-    return {form: load_pair(name, dtype=form[0], device=device, quantize=kind) for form, kind in quantised.items()}
+        forms.append(STORED if drafter is None else f"{STORED}|float32")
+    pairs = [load_pair(name, dtype=form, device=device) for form in forms]
+    return {(dtype_name(pair.target.dtype), getattr(pair.target, "quantised", NONE)): pair for pair in pairs}
 
 
 def in_formats(name: str, pairs: Mapping[Format, Pair], prompts, drafting: Sequence[tuple[str, str | Tree]], *,

@@ -14,6 +14,6 @@ needs_real_model = pytest.mark.skipif(
 
 
 @cache
-def real_pair(dtype: str = "auto", quantize: str = "none") -> Pair:
+def real_pair(dtype: str = "auto") -> Pair:
     """SmolLM2 alone, loaded once for all tests of a process."""
-    return load_pair(SMOLLM2, dtype=dtype, quantize=quantize)
+    return load_pair(SMOLLM2, dtype)

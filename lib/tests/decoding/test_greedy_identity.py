@@ -33,9 +33,9 @@ def written(pair, kind: str, ids: torch.Tensor, nodes: int, tokens: int) -> torc
 
 
 @needs_real_model
-@pytest.mark.parametrize("quantize", ["none", "int8"])
-def test_in_its_own_format_each_token_is_within_the_margin_of_the_best(quantize):
-    pair = real_pair(quantize=quantize)
+@pytest.mark.parametrize("dtype", ["auto", "int8"])
+def test_in_its_own_format_each_token_is_within_the_margin_of_the_best(dtype):
+    pair = real_pair(dtype)
     prompts = load("", pair.tokenizer, first=1).ids
     for nodes, (kind, ids) in enumerate(zip(2 * KINDS, prompts), 2):
         text = written(pair, kind, ids, 2 * nodes, 16)

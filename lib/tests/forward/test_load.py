@@ -36,7 +36,7 @@ def test_each_model_may_have_a_format_of_its_own():
 
 
 def test_weights_of_fewer_bits_stand_for_the_plain_ones():
-    pair = forward.load_pair("small/tiny", quantize="int8|none", dtype="bfloat16")
+    pair = forward.load_pair("small/tiny", "int8|bfloat16")
     assert quantised(pair.target) and not quantised(pair.draft_model) and pair.dtype == "int8|bfloat16"
     plain, ids = models.load_pair("small/tiny", "bfloat16"), torch.arange(5, 25)[None]
     ours, theirs = (each.target(ids).logits.float() for each in (pair, plain))
@@ -60,18 +60,15 @@ def test_pairs_are_loaded_again_in_their_own_and_in_another_format(file):
 
 @pytest.mark.parametrize("keywords, says", [
     (dict(dtype="int3"), "dtype is 'int3'; give one of float32"), (dict(dtype="float32|int3"), "dtype is"),
-    (dict(dtype="float32|float32|float32"), "dtype is"), (dict(quantize="int3"), "quantize is 'int3'"),
-    (dict(quantize=None), "quantize is None"), (dict(quantize="int8|int8|int8"), "give one of"),
-    (dict(quantize="stored"), "quantize is 'stored', but small is no GGUF file"),
-    (dict(name="random:llama-68m@1", quantize="int8"), "random weights")])
+    (dict(dtype="float32|float32|float32"), "dtype is"), (dict(dtype=""), "dtype is ''"),
+    (dict(dtype="stored"), "dtype is 'stored', but small is no GGUF file"),
+    (dict(name="random:llama-68m@1", dtype="int8"), "random weights")])
 def test_what_cannot_have_a_format_is_refused_by_name(keywords, says):
     with pytest.raises(PairError, match=says):
         forward.load_pair(**{"name": "small/tiny"} | keywords)
 
 
-def test_stored_blocks_take_float32_alone(file):
-    with pytest.raises(PairError, match="dtype is .bfloat16., but stored blocks run with float32"):
-        forward.load_pair(file, quantize="stored", dtype="bfloat16")
+def test_activations_beside_stored_blocks_are_in_float32():
     assert dtypes_of("stored|bfloat16") == (torch.float32, torch.bfloat16)
 
 

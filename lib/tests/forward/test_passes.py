@@ -8,8 +8,8 @@ from lib.attention import registration
 from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.forward.passes import LAYERS, NATIVE, Kernels, forward_pass
 from lib.forward.packed import quantize_int8
+from lib.forward.passes import LAYERS, NATIVE, Kernels, forward_pass
 from lib.kernels import build
 from lib.kernels.build import CannotServe, served
 from lib.kernels.products import MOST_ROWS
@@ -32,8 +32,8 @@ CONFIGS = {
 TREE = named("expansion:2,2,1")
 DEPTH, MASK = torch.tensor(TREE.depth), torch.tensor(TREE.mask)
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 3e-2}  # of the largest logit
-REFUSAL = build.unavailable()
-needs_kernels = pytest.mark.skipif(REFUSAL is not None, reason=str(REFUSAL))
+NO_KERNELS = build.unavailable()
+needs_kernels = pytest.mark.skipif(NO_KERNELS is not None, reason=str(NO_KERNELS))
 
 
 def without_kernels(monkeypatch):
@@ -42,11 +42,6 @@ def without_kernels(monkeypatch):
         raise CannotServe("not now")
 
     monkeypatch.setattr("lib.kernels.build.library", library)
-
-
-@pytest.fixture(params=[pytest.param(NATIVE, marks=needs_kernels)])
-def name(request):
-    return request.param
 
 
 def made(config=CONFIGS["llama"], dtype=torch.float32, seed: int = 0):
@@ -70,57 +65,56 @@ def block(model, name: str, lengths=(5, 9), **asked):
     return forward_pass(model, name)(nodes, DEPTH, MASK, cache, **asked), cache
 
 
-def assert_same(model, name: str, atol: float = 1e-5, rtol: float = 1e-4, **asked):
-    (ours, _), (theirs, _) = (block(model, own, **asked) for own in (name, LAYERS))
+def assert_native_is_layers(model, atol: float = 1e-5, rtol: float = 1e-4, **settings):
+    (ours, _), (theirs, _) = (block(model, name, **settings) for name in (NATIVE, LAYERS))
     torch.testing.assert_close(ours.logits, theirs.logits, atol=atol, rtol=rtol)
     return ours, theirs
 
 
+@needs_kernels
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
 @pytest.mark.parametrize("lengths", [(7,), (5, 9), (6, 6, 6)], ids=str)
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
-def test_a_block_gives_what_the_layers_give(config, lengths, dtype, name):
+def test_a_block_gives_what_the_layers_give(config, lengths, dtype):
     model = made(config, dtype)
-    (ours, filled), (theirs, cache) = block(model, name, lengths), block(model, LAYERS, lengths)
+    (ours, filled), (theirs, cache) = (block(model, name, lengths) for name in (NATIVE, LAYERS))
     largest = theirs.logits.float().abs().max()
     assert (ours.logits.float() - theirs.logits.float()).abs().max() <= WITHIN[dtype] * largest
-    for layer, (own, other) in enumerate(zip(filled.layers, cache.layers)):
+    for layer, (our_layer, their_layer) in enumerate(zip(filled.layers, cache.layers)):
         for row, length in enumerate(lengths):  # the next block reads what this one wrote
-            torch.testing.assert_close(own.keys[row, :, : length + TREE.size], other.keys[row, :, : length + TREE.size],
+            torch.testing.assert_close(*(kept.keys[row, :, : length + TREE.size] for kept in (our_layer, their_layer)),
                                        atol=5e-2 if dtype == torch.bfloat16 else 1e-5, rtol=1e-4, msg=f"layer {layer}")
 
 
-@pytest.mark.parametrize("keep", [1, 2, torch.tensor([0, 3]), torch.tensor([3, 0, *range(TREE.size)])], ids=str)
-def test_only_the_asked_logits_are_made(keep, name):
-    assert_same(made(), name, logits_to_keep=keep)
+@needs_kernels
+@pytest.mark.parametrize("keep", [0, 1, 2, torch.tensor([0, 3]), torch.tensor([3, 0, *range(TREE.size)])], ids=str)
+def test_logits_and_hidden_states_stand_in_transformers_order(keep):
+    ours, theirs = assert_native_is_layers(made(CONFIGS["qwen3"]), logits_to_keep=keep, output_hidden_states=True)
+    for our_states, their_states in zip(ours.hidden_states, theirs.hidden_states, strict=True):
+        torch.testing.assert_close(our_states, their_states, atol=1e-5, rtol=1e-4)
 
 
-def test_hidden_states_stand_in_transformers_order(name):
-    ours, theirs = assert_same(made(CONFIGS["qwen3"]), name, output_hidden_states=True)
-    assert len(ours.hidden_states) == len(theirs.hidden_states) == 3
-    for own, other in zip(ours.hidden_states, theirs.hidden_states):
-        torch.testing.assert_close(own, other, atol=1e-5, rtol=1e-4)
-
-
+@needs_kernels
 @torch.inference_mode()
 @pytest.mark.parametrize("longest", [11, MOST_ROWS + 1])
 @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16], ids=["any", "in pairs"])
-def test_prompts_and_trees_without_a_prefix_are_read_as_the_layers_read_them(name, longest, weights):
+def test_prompts_and_trees_without_a_prefix_are_read_as_the_layers_read_them(longest, weights):
     model = made().to(weights).float()
-    tokens = torch.randint(1, 50, (2, longest), generator=torch.Generator().manual_seed(1))
-    for given, depth, mask in ((tokens, torch.arange(longest), None), (tokens[:, : TREE.size], DEPTH, MASK)):
-        keep, caches = torch.tensor([3, given.shape[1] - 1]), (TreeCache(), TreeCache())
-        ours, theirs = (forward_pass(model, own)(given, depth, mask, cache, logits_to_keep=keep).logits
-                        for own, cache in zip((name, LAYERS), caches))
+    prompts = torch.randint(1, 50, (2, longest), generator=torch.Generator().manual_seed(1))
+    for tokens, depth, mask in ((prompts, torch.arange(longest), None), (prompts[:, : TREE.size], DEPTH, MASK)):
+        keep, caches = torch.tensor([3, tokens.shape[1] - 1]), (TreeCache(), TreeCache())
+        ours, theirs = (forward_pass(model, name)(tokens, depth, mask, cache, logits_to_keep=keep).logits
+                        for name, cache in zip((NATIVE, LAYERS), caches))
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
-        for own, other in zip(*(cache.layers for cache in caches), strict=True):
-            torch.testing.assert_close(own.keys[:, :, : given.shape[1]], other.keys[:, :, : given.shape[1]],
-                                       atol=1e-5, rtol=1e-4)
+        for layers in zip(*(cache.layers for cache in caches), strict=True):
+            torch.testing.assert_close(*(layer.keys[:, :, : tokens.shape[1]] for layer in layers), atol=1e-5, rtol=1e-4)
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("name", [pytest.param(NATIVE, marks=needs_kernels), LAYERS])
 @pytest.mark.parametrize("unknown", [-1, 50])
 def test_a_token_that_the_embedding_lacks_is_refused(name, unknown):
-    with torch.inference_mode(), pytest.raises(IndexError):
+    with pytest.raises(IndexError):
         forward_pass(made(), name)(torch.tensor([[7, unknown, 7]]), torch.arange(3), None, TreeCache())
 
 
@@ -133,13 +127,14 @@ def test_positions_and_masks_that_do_not_fit_are_refused(depth, mask):
                                      torch.ones(mask, dtype=torch.bool), TreeCache())
 
 
-def test_kernels_are_made_once_and_again_when_weights_change(name):
+@needs_kernels
+def test_kernels_are_made_again_when_weights_change():
     model = made()
-    assert forward_pass(model, name).blocks is forward_pass(model, name).blocks
-    block(model, name)
+    assert forward_pass(model, NATIVE).blocks is forward_pass(model).blocks
+    block(model, NATIVE)
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
-    assert_same(model, name)
+    assert_native_is_layers(model)
 
 
 def test_names_that_cannot_run_are_refused_with_the_reason(monkeypatch):
@@ -167,10 +162,11 @@ def test_weights_that_bfloat16_holds_are_read_in_pairs(config, monkeypatch):
     assert (theirs.logits - ours.logits).abs().max() <= WITHIN[torch.float32] * theirs.logits.abs().max()
 
 
-def test_int8_layers_are_the_same(name):
+@needs_kernels
+def test_int8_layers_are_the_same():
     model = made(CONFIGS["qwen2"])
     quantize_int8(model)
-    assert_same(model, name, atol=1e-4, rtol=1e-3)
+    assert_native_is_layers(model, atol=1e-4, rtol=1e-3)
 
 
 @needs_kernels
@@ -180,7 +176,7 @@ def test_gate_and_up_in_different_numbers_of_16_bits_are_the_model_s_own():
     for layer in model.model.layers:
         for part, dtype in ((layer.mlp.gate_proj, torch.bfloat16), (layer.mlp.up_proj, torch.float16)):
             part.weight.data = part.weight.data.to(dtype).float()
-    assert_same(model, NATIVE, atol=1e-4, rtol=1e-3)
+    assert_native_is_layers(model, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("model, reason", [
@@ -200,8 +196,8 @@ def test_what_the_faster_ones_do_not_serve_runs_in_layers(model, reason):
 @pytest.mark.parametrize("forward", [NATIVE, LAYERS, "auto"])
 def test_greedy_text_of_a_batch_is_that_of_the_layers(forward):
     """Float32 by each forward pass against float64, which runs as transformers wrote it."""
-    if forward == NATIVE and REFUSAL:
-        pytest.skip(REFUSAL)
+    if forward == NATIVE and NO_KERNELS:
+        pytest.skip(NO_KERNELS)
     target = small_models.llama(3, dtype=torch.float32, hidden=64)
     drafter = small_models.related(target, 4, noise=0.2)
     ids, mask = next(in_batches(small_models.prompts(5, (4, 9, 17)), 3))
@@ -209,4 +205,4 @@ def test_greedy_text_of_a_batch_is_that_of_the_layers(forward):
     done = generate(target, LanguageModelDrafter(drafter), ids, forward=forward, **settings)
     exact = generate(target.double(), LanguageModelDrafter(drafter.double()), ids, **settings)
     assert done.new_tokens == exact.new_tokens and exact.forward == LAYERS
-    assert done.forward == (forward if forward != "auto" else LAYERS if REFUSAL else NATIVE)
+    assert done.forward == (forward if forward != "auto" else LAYERS if NO_KERNELS else NATIVE)

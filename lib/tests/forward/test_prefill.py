@@ -1,21 +1,16 @@
-"""Prefill: what texts share is forwarded once, and beside texts of similar lengths, as if each stood alone."""
+"""Prefill: texts are forwarded beside texts of similar lengths, as if each stood alone."""
 
 import pytest
 import torch
 
 from lib.decoding import continuations
 from lib.forward.passes import forward_pass
-from lib.forward.prefill import alike, prefill, trunks
+from lib.forward.prefill import alike, prefill
 from lib.tests import small_models
 
 TARGET = small_models.llama(0)
 LONG, OTHER = small_models.prompts(0, (20, 7))
-PROMPTS = [LONG[:6], LONG[:13], OTHER, LONG, OTHER, LONG[:13]]  # starts in two texts, one of them twice
-
-
-def test_trunks_are_what_no_longer_text_begins_with():
-    kept, place = trunks(PROMPTS)
-    assert sorted(kept) == [2, 3] and [kept[at] for at in place] == [3, 3, 2, 3, 2, 3]
+PROMPTS = [LONG[:6], LONG[:13], OTHER, LONG, OTHER, LONG[:13]]
 
 
 def test_texts_are_forwarded_beside_texts_of_similar_lengths():
@@ -31,15 +26,15 @@ def test_a_prefill_by_groups_equals_each_text_alone(texts):
         alone, length = prefill(run, [text], hidden_states=True), len(text)
         assert torch.allclose(done.logits[row], alone.logits[0], atol=1e-5) and done.cache.lengths[row] == length
         for layer, other in zip(done.cache.layers, alone.cache.layers, strict=True):
-            for held, wanted in zip(layer.buffers, other.buffers):
-                assert torch.allclose(held[:, row, :, :length], wanted[:, 0, :, :length], atol=1e-5)
-        for held, wanted in zip(done.hidden_states, TARGET(text[None], output_hidden_states=True).hidden_states,
+            for ours, theirs in zip(layer.buffers, other.buffers):
+                assert torch.allclose(ours[:, row, :, :length], theirs[:, 0, :, :length], atol=1e-5)
+        for ours, theirs in zip(done.hidden_states, TARGET(text[None], output_hidden_states=True).hidden_states,
                                 strict=True):
-            assert torch.allclose(held[row, :length], wanted[0], atol=1e-5)
+            assert torch.allclose(ours[row, :length], theirs[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("rows, eos", [(32, None), (4, 3), (2, [3, 5])])
-def test_texts_that_begin_alike_are_continued_as_if_alone(rows, eos):
+def test_texts_are_continued_as_if_alone(rows, eos):
     together, alone = (continuations(TARGET, PROMPTS, max_new_tokens=12, rows=count, eos_token_id=eos)
                        for count in (rows, 1))
     assert together == alone and max(map(len, together)) > 1

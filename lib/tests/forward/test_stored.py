@@ -7,9 +7,9 @@ import torch
 from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.forward import load_pair, stored
+from lib.forward.packed import PackedEmbedding, PackedLinear
 from lib.forward.passes import forward_pass
 from lib.kernels import build
-from lib.forward.packed import PackedEmbedding, PackedLinear
 from lib.models.packages import SMOLLM2
 from lib.tests import tiny_gguf
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
@@ -45,7 +45,7 @@ def dequantised(path):
 @pytest.mark.parametrize("kind", [*BLOCKS, KINDS.F16, KINDS.BF16, KINDS.F32], ids=lambda kind: kind.name)
 def test_logits_are_those_of_the_file_dequantised_in_float32(tmp_path, kind):
     path = tiny_gguf.write(tmp_path / "tiny.gguf", quantised=kind)
-    pair, whole = load_pair(str(path), quantize="stored"), dequantised(path)
+    pair, whole = load_pair(str(path), dtype="stored"), dequantised(path)
     table, output = pair.target.get_input_embeddings(), pair.target.lm_head
     assert pair.dtype == "stored" and pair.eos_token_ids == (1,)
     if kind in BLOCKS:
@@ -62,7 +62,7 @@ def test_logits_are_those_of_the_file_dequantised_in_float32(tmp_path, kind):
 def test_greedy_text_with_a_tree_is_that_of_the_dequantised_model(tmp_path, kind):
     """Through native blocks where they run, whose embedding and output layer read the same panels."""
     path = tiny_gguf.write(tmp_path / "tiny.gguf", quantised=kind)
-    pair, whole = load_pair(f"{path}|{path}", quantize="stored"), dequantised(path)
+    pair, whole = load_pair(f"{path}|{path}", dtype="stored"), dequantised(path)
     prompts = [torch.arange(5, 5 + length) for length in (9, 17)]
     ids, mask = next(in_batches(prompts, 2))
     done = generate(pair.target, make("model", pair), ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=20)
@@ -74,7 +74,7 @@ def test_greedy_text_with_a_tree_is_that_of_the_dequantised_model(tmp_path, kind
 @needs_real_model
 def test_the_real_file_is_held_once_and_decodes(monkeypatch):
     monkeypatch.undo()
-    model = load_pair(str(SMOLLM2.file()), quantize="stored").target
+    model = load_pair(str(SMOLLM2.file()), dtype="stored").target
     held = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
     assert sum(held.values()) < 1.01 * SMOLLM2.file().stat().st_size
     assert build.unavailable() or forward_pass(model).blocks.copied_bytes == 0

@@ -13,12 +13,13 @@ from lib.cost.recommendation import FILE, NO_DRAFTER
 from lib.cost.ways import GENERATE, MIXED
 from lib.decoding import Round
 from lib.drafters import NoDrafter
+from lib.forward.load import formats_of
 from lib.lab import processor, tables
 from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.measure import speed
 from lib.measure.speed import PLAIN
-from lib.models import Pair
+from lib.models import Pair, checks
 from lib.models.prompts import PromptSet
 from lib.tests import small_models
 from lib.tests.cost import test_cost
@@ -169,16 +170,19 @@ def test_sampled_texts_are_timed_in_turns_and_compared_with_the_plain_loop(pair,
 
 
 def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):
-    loaded = []
-    monkeypatch.setattr(speed, "load_pair", lambda name, **settings: loaded.append(settings))
+    def load_pair(name, dtype, device):
+        number_format, kind = formats_of(dtype, device)[0]
+        return SimpleNamespace(target=SimpleNamespace(dtype=number_format, quantised=kind))
+
+    monkeypatch.setattr(speed, "load_pair", load_pair)
     source = SimpleNamespace(is_gguf=True)
     monkeypatch.setattr(speed, "sources", lambda name: (source, None))
     monkeypatch.setattr(processor, "flags", lambda: frozenset())
     assert list(speed.load_formats("t", "cpu")) == [("float32", "none"), ("float32", "int8"), ("float32", "stored")]
-    assert loaded[-1] == {"dtype": "float32", "device": "cpu", "quantize": "stored"}
     source.is_gguf = False
     monkeypatch.setattr(processor, "flags", lambda: frozenset({"avx512_bf16"}))
-    assert list(speed.load_formats("t", "cpu")) == list(speed.FORMATS)
+    monkeypatch.setattr(checks, "own_dtype", lambda device: torch.bfloat16)
+    assert list(speed.load_formats("t", "cpu")) == [("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8")]
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.0], ids=["time", "a stall"])
