@@ -95,7 +95,7 @@ def _check(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | N
     for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
         if kind not in ROTATIONS:
             raise CannotServe(f"its rotation {kind!r} depends on the text's length")
-    linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
+    linears = _linears(layers, output)
     if unknown := {type(part).__name__ for part in linears if type(part) not in (nn.Linear, PackedLinear)}:
         raise CannotServe(f"its projections are {', '.join(sorted(unknown))}")
     if unknown := {type(layer.mlp.act_fn).__name__ for layer in layers} - {*ACTIVATIONS}:
@@ -179,7 +179,7 @@ class NativeBlocks:
 
     def _take_panels(self, layers: Sequence[nn.Module], output: nn.Module | None) -> None:
         """Finds the panels of each linear layer, or makes them; None where its weights are read as they are."""
-        linears = [part for layer in layers for part in _projections(layer).values()] + [output] * (output is not None)
+        linears = _linears(layers, output)
         self.panels = {part: panels_of(part) for part in linears}
         plain = [part for part in linears if self.panels[part] is None]
         if not fills_the_memory([part.weight for part in plain]):
@@ -268,7 +268,7 @@ class NativeBlocks:
             first, near, prefix = mask.within(cache.rows.as_list, self.window)
             near, prefix, angles = near.visible.contiguous(), _int64s(prefix), self.near_angles.up_to(call.positions)
             call.near = ViewStruct(*map(start_of, angles), start_of(near), ctypes.addressof(prefix), first,
-                                        near.shape[-1], _stride(near, 2))
+                                   near.shape[-1], _stride(near, 2))
             call.arrays += near, prefix, angles
         return call
 
@@ -310,6 +310,11 @@ def _projections(layer: nn.Module) -> dict[str, nn.Module]:
     attention, mlp = layer.self_attn, layer.mlp
     return {"query": attention.q_proj, "key": attention.k_proj, "value": attention.v_proj, "output": attention.o_proj,
             "gate": mlp.gate_proj, "up": mlp.up_proj, "down": mlp.down_proj}
+
+
+def _linears(layers: Sequence[nn.Module], output: nn.Module | None) -> list[nn.Module]:
+    projections = [part for layer in layers for part in _projections(layer).values()]
+    return projections if output is None else [*projections, output]
 
 
 def _norms(layer: nn.Module) -> dict[str, nn.Module | None]:
