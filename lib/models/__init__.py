@@ -7,8 +7,9 @@ files, which `gguf_tensors` reads and checks and `gguf_blocks` unpacks; `gguf_to
 templates. `cache` holds keys and values of a tree.
 """
 
-from lib import lazy_exports
+from lib.models.checks import DTYPES, PairError
+from lib.models.load import Pair, Served, check_pairs, load_pair, load_pairs, load_served
+from lib.models.registry import FAMILY, PAIRS, SHIPPED, Source, sources
 
-__getattr__, __all__ = lazy_exports(__name__, checks=("DTYPES", "PairError"),
-                                    load=("Pair", "Served", "check_pairs", "load_pair", "load_pairs", "load_served"),
-                                    registry=("FAMILY", "PAIRS", "PRESETS", "SHIPPED", "Source", "sources"))
+__all__ = ["DTYPES", "FAMILY", "PAIRS", "SHIPPED", "Pair", "PairError", "Served", "Source", "check_pairs", "load_pair",
+           "load_pairs", "load_served", "sources"]

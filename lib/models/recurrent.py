@@ -7,15 +7,14 @@ accepted one. A check costs their weights once per token, mostly from the proces
 
 import inspect
 import threading
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import LinearAttentionLayer
 
-STATES = "update_conv_state", "update_recurrent_state"  # what such a layer asks of a cache
-
-
+WRITERS = "update_conv_state", "update_recurrent_state"  # what such a layer calls of a cache
 MOST_STATES = 8  # of a kind, in one layer
 _CHANGING = threading.Lock()
 
@@ -29,8 +28,17 @@ class States(LinearAttentionLayer):
 
     def tensors(self) -> list[Tensor]:
         """The present states, each [B, ...]."""
-        return [state for kept in (self.conv_states, self.recurrent_states) for state in kept.values()
-                if state is not None]
+        return [states[index] for states, index in self._present()]
+
+    def _present(self) -> list[tuple[dict[int, Tensor], int]]:
+        """Each present state as a dictionary and its key there."""
+        return [(states, index) for states in (self.conv_states, self.recurrent_states)
+                for index, state in states.items() if state is not None]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the present states and of those that are kept."""
+        return sum(state.nbytes for states in (self.tensors(), *self.steps) for state in states)
 
     def keep(self) -> None:
         """Keeps the present states as those after the next token."""
@@ -44,49 +52,47 @@ class States(LinearAttentionLayer):
                 state.copy_(torch.stack(after)[counts, rows])
             self.steps = []
 
-    def replace(self, made) -> None:
-        """Puts made(kind, index) in the place of each state, such as ("conv_states", 0)."""
-        for kind in ("conv_states", "recurrent_states"):
-            kept = getattr(self, kind)
-            kept |= {index: made(kind, index) for index, state in kept.items() if state is not None}
+    def join(self, others: Sequence["States"]) -> None:
+        """Appends the rows of other states of the same layer."""
+        parts = [self.tensors(), *(states.tensors() for states in others)]
+        for (states, index), rows in zip(self._present(), zip(*parts)):
+            states[index] = torch.cat(rows)
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of the present states and of those that are kept."""
-        return sum(state.nbytes for states in (self.tensors(), *self.steps) for state in states)
+    def select(self, rows: Tensor) -> None:
+        """Keeps only these rows, int64 indices or bool[B], in this order."""
+        for states, index in self._present():
+            states[index] = states[index][rows]
 
 
-def mixers(model: nn.Module) -> list[nn.Module]:
-    """The modules that read and write states in a cache."""
-    return [module for module in model.modules() if hasattr(module, "layer_idx") and _writes_states(type(module))]
+def read_in_steps(model: nn.Module) -> None:
+    """Makes the layers of a model that have states read token after token once a `TreeCache` has states of them; other
+    caches are served as before. A second call changes nothing.
+    """
+    with _CHANGING:
+        for module in model.modules():
+            has_states = hasattr(module, "layer_idx") and _writes_states(type(module))
+            if has_states and not hasattr(module.forward, "in_steps"):
+                module.forward = _in_steps(module, module.forward)
 
 
 @cache  # reading a class's source takes milliseconds, and each decoding asks
 def _writes_states(kind: type) -> bool:
-    return any(name in inspect.getsource(function) for name in STATES
+    return any(name in inspect.getsource(function) for name in WRITERS
                for function in vars(kind).values() if inspect.isfunction(function))
 
 
-def read_in_steps(model: nn.Module) -> None:
-    """Makes the mixers of a model read token after token behind a `TreeCache` that is not empty; other caches are
-    served as before. A second call changes nothing.
-    """
-    with _CHANGING:
-        for mixer in mixers(model):
-            if not getattr(mixer.forward, "in_steps", False):
-                mixer.forward = _in_steps(mixer, mixer.forward)
-
-
-def _in_steps(mixer: nn.Module, forward):
+def _in_steps(module: nn.Module, forward: Callable) -> Callable:
+    """The forward pass of a module with states; in_steps marks it."""
     from lib.models.cache import TreeCache
 
+    @wraps(forward)
     def step_by_step(hidden_states: Tensor, *args, **kwargs):
-        cache = next((each for each in (*args, *kwargs.values()) if isinstance(each, TreeCache)), None)
-        if cache is not None and "attention_mask" in kwargs:
+        tree_cache = next((value for value in (*args, *kwargs.values()) if isinstance(value, TreeCache)), None)
+        if tree_cache is not None and "attention_mask" in kwargs:
             kwargs["attention_mask"] = None  # no row is padded
-        if cache is None or mixer.layer_idx not in cache.states:  # the prompt is read at once
+        if tree_cache is None or module.layer_idx not in tree_cache.states:  # the prompt is read at once
             return forward(hidden_states, *args, **kwargs)
-        states, outputs = cache.states[mixer.layer_idx], []
+        states, outputs = tree_cache.states[module.layer_idx], []
         if not states.steps:
             states.keep()
         for token in hidden_states.split(1, dim=1):

@@ -13,27 +13,12 @@ from lib.models.packages import PACKAGED
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
 NO_MODEL = "none"  # the name of the draft model of a target alone
 RANDOM = "random:"  # before the name of a size of `SIZES`
-FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
-MEMBERS = {member for pair in FAMILY for member in pair.split("/")}
-# The usual large and small member of each family, target first. The pairs of SpecInfer and Spec-Bench have their
-# drafter's name first.
-PRESETS = {
-    "gpt2": ("openai-community/gpt2-xl", "openai-community/gpt2"),
-    "pythia": ("EleutherAI/pythia-2.8b", "EleutherAI/pythia-160m"),
-    "qwen2.5": ("Qwen/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct"),
-    "qwen3": ("Qwen/Qwen3-8B", "Qwen/Qwen3-0.6B"),
-    "hub:smollm2": ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
-    "llama3": ("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-1B-Instruct"),
-    "llama-68m/llama-2-7b": ("meta-llama/Llama-2-7b-hf", "JackFram/llama-68m"),
-    "llama-68m/vicuna-7b": ("lmsys/vicuna-7b-v1.3", "JackFram/llama-68m"),
-    "vicuna-68m/vicuna-7b": ("lmsys/vicuna-7b-v1.3", "double7/vicuna-68m"),
-}
 SMOLLM2, GEMMA3 = PACKAGED  # the headline target, and an optional one
-SHIPPED_DRAFTERS = (f"{SMOLLM2}/nano",)  # in a folder of their target's name, whose tokenizer they share
-PAIRS: dict[str, tuple[str, str | None]] = (
-    {name: (name, None) for name in PACKAGED} | {name: (SMOLLM2, name) for name in SHIPPED_DRAFTERS}
-    | {name: tuple(name.split("/")) for name in FAMILY} | PRESETS
-)
+NANO = f"{SMOLLM2}/nano"  # in a folder of its target's name, whose tokenizer it shares
+FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
+SHIPPED_NAMES = {NANO, *(member for pair in FAMILY for member in pair.split("/"))}
+PAIRS: dict[str, tuple[str, ...]] = (
+    {name: (name,) for name in PACKAGED} | {NANO: (SMOLLM2, NANO)} | {name: tuple(name.split("/")) for name in FAMILY})
 
 SIZE_COLUMNS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                 "vocab_size", "tie_word_embeddings")
@@ -47,23 +32,6 @@ SIZES = {
     "smollm2-1.7b": (2048, 8192, 24, 32, 32, 49152, True),
     "smollm2-135m": (576, 1536, 30, 9, 3, 49152, True),
 }
-
-
-def config_of_size(name: str, layers: str | None = None) -> LlamaConfig:
-    """The configuration of a size of `SIZES`, with `layers` layers if given.
-
-    PairError for an unknown size, or more layers than it has.
-    """
-    if name not in SIZES:
-        raise PairError(f"size {name!r} is unknown; choose one of {', '.join(SIZES)}, as random:NAME or "
-                        "random:NAME@LAYERS")
-    values = dict(zip(SIZE_COLUMNS, SIZES[name]))
-    if layers is not None:
-        if not (layers.isdecimal() and 1 <= int(layers) <= values["num_hidden_layers"]):
-            raise PairError(f"random:{name}@{layers} asks for {layers!r} layers; give 1 to "
-                            f"{values['num_hidden_layers']}, or leave @{layers} out for all")
-        values["num_hidden_layers"] = int(layers)
-    return LlamaConfig(**values, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None)
 
 
 @dataclass(frozen=True)
@@ -112,22 +80,18 @@ class Source:
 
 def parts(name: str) -> tuple[str, ...]:
     """The texts that name the target and, if there is one, the draft model of a pair: a name of `PAIRS`,
-    "TARGET|DRAFTER", or "TARGET" alone.
-
-    PairError for anything else, with similar names.
+    "TARGET|DRAFTER", or "TARGET" alone. PairError for anything else, with similar names.
     """
-    if not isinstance(name, str):
-        raise PairError(f"pair is {name!r}; give a name as text, one of {', '.join(PAIRS)}, or 'TARGET|DRAFTER'")
-    if name in PAIRS:
-        return tuple(filter(None, PAIRS[name]))
-    texts = tuple(part.strip() for part in name.split("|"))
+    if isinstance(name, str) and name in PAIRS:
+        return PAIRS[name]
+    texts = tuple(part.strip() for part in str(name).split("|"))
     # A text alone names something local, or a hub id that is no misspelt pair.
     owner, slash, _ = texts[0].partition("/")
     is_path = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(gguf_files.SUFFIX)
-    alone = _is_here(texts[0]) or is_path or slash and owner not in MEMBERS
-    if not all(texts) or len(texts) > 2 or len(texts) == 1 and not alone:
-        swapped = "/".join(reversed(name.split("/")))
-        near = [swapped] if swapped in PAIRS else difflib.get_close_matches(name, PAIRS, 2)
+    is_target = is_path or _is_here(texts[0]) or slash and owner not in SHIPPED_NAMES
+    if not isinstance(name, str) or not all(texts) or len(texts) > 2 or len(texts) == 1 and not is_target:
+        swapped = "/".join(reversed(str(name).split("/")))
+        near = [swapped] if swapped in PAIRS else difflib.get_close_matches(str(name), PAIRS, 2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise PairError(f"pair {name!r} is unknown; {hint}choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
                         "'TARGET|DRAFTER' with hub ids, folders or GGUF files")
@@ -144,10 +108,9 @@ def sources(name: str) -> tuple[Source, Source | None]:
 
 def findable(name: str) -> str:
     """A pair's name with whole paths of local folders and files, which other processes find from any folder."""
-    if name in PAIRS:
-        return name
-    return "|".join(text if (SHIPPED / text).is_dir() or not _is_here(text) else str(Path(text).expanduser().resolve())
-                    for text in parts(name))
+    return name if name in PAIRS else "|".join(
+        text if (SHIPPED / text).is_dir() or not _is_here(text) else str(Path(text).expanduser().resolve())
+        for text in parts(name))
 
 
 def _is_here(text: str) -> bool:
@@ -168,19 +131,18 @@ def source(text: str) -> Source:
             raise PairError(f"{text} is in the package {package.package}, which is not installed; install it with "
                             f"`{package.install_command}`")
         return Source(str(file), written=text, label=text)
-    if (SHIPPED / text).is_dir() and ("/" not in text or text in SHIPPED_DRAFTERS):
+    if text in SHIPPED_NAMES:
+        if not (SHIPPED / text).is_dir():
+            raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models "
+                            "again, or train it with `python -m lib training`")
         return Source(str(SHIPPED / text), written=text, label=text.rpartition("/")[2])
     path = Path(text).expanduser()
-    if path.is_dir():
-        file = gguf_files.in_folder(path)
-        return Source(str(path), written=text) if file is None else _of_file(file, text)
-    if path.suffix == gguf_files.SUFFIX:
-        if not path.is_file():
+    if file := gguf_files.in_folder(path) if path.is_dir() else path if path.suffix == gguf_files.SUFFIX else None:
+        if not file.is_file():
             raise PairError(f"there is no GGUF file {text}; check the path")
-        return _of_file(path, text)
-    if text in MEMBERS or text in SHIPPED_DRAFTERS:
-        raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models again, "
-                        "or train it with `python -m lib training`")
+        return Source(str(gguf_files.shards(file)[0]), written=text, label=gguf_files.stem(file))
+    if path.is_dir():
+        return Source(str(path), written=text)
     if text.startswith((".", "/", "~")) or text.partition("@")[0].count("/") > 1:
         raise PairError(f"there is no folder {text}; give one with config.json, model.safetensors and tokenizer files")
     where, at, revision = text.partition("@")
@@ -189,14 +151,22 @@ def source(text: str) -> Source:
     return Source(where, revision or None)
 
 
-def _of_file(path: Path, text: str) -> Source:
-    """The source of a GGUF file, or of the first of its shards."""
-    return Source(str(gguf_files.shards(path)[0]), written=text, label=gguf_files.stem(path))
-
-
 def local(source: Source) -> Source:
     """The source itself, or for a GGUF file the folder of its converted model, under the same name."""
     if not source.is_gguf:
         return source
     return Source(str(gguf_files.converted(Path(source.where))), written=source.written or source.where,
                   label=source.short, gguf=source.where)
+
+
+def config_of_size(name: str, layers: str | None = None) -> LlamaConfig:
+    """The configuration of a size of `SIZES`, with its first layers alone if a number is given. PairError for an
+    unknown size, or more layers than it has.
+    """
+    values = dict(zip(SIZE_COLUMNS, SIZES.get(name, ())))
+    if not values or layers is not None and not (
+            layers.isdecimal() and 1 <= int(layers) <= values["num_hidden_layers"]):
+        raise PairError(f"there is no size {name!r}{f' with {layers!r} layers' if layers else ''}; give random:NAME or "
+                        f"random:NAME@LAYERS with one of {', '.join(SIZES)}, and at most as many layers as it has")
+    values["num_hidden_layers"] = int(layers or values["num_hidden_layers"])
+    return LlamaConfig(**values, max_position_embeddings=8192, bos_token_id=None, eos_token_id=None)

@@ -54,18 +54,15 @@ def twin(tokenizer):
     return other
 
 
-def own(tokenizer, messages):
+def by_transformers(tokenizer, messages):
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
-def said(*contents):
-    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(contents)]
+def messages_of(*contents):
+    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(contents)]
 
 
-TOKENIZERS = ["small", pytest.param("real", marks=needs_real_model)]
-
-
-@pytest.fixture(scope="module", params=TOKENIZERS)
+@pytest.fixture(scope="module", params=["small", pytest.param("real", marks=needs_real_model)])
 def tokenizer(request):
     return small() if request.param == "small" else real_pair().tokenizer
 
@@ -80,8 +77,8 @@ def other(tokenizer):
 @example(contents=["  two  spaces\n\n"])
 @example(contents=["ä 漢字 \U0001f600"])
 def test_a_dialogue_has_the_tokens_that_transformers_gives(tokenizer, contents):
-    ids = dialogue.tokenise(said(*contents), tokenizer)
-    assert ids.dtype == torch.long and ids.tolist() == own(tokenizer, said(*contents))
+    ids = dialogue.tokenise(messages_of(*contents), tokenizer)
+    assert ids.dtype == torch.long and ids.tolist() == by_transformers(tokenizer, messages_of(*contents))
 
 
 @settings(deadline=None)
@@ -89,10 +86,10 @@ def test_a_dialogue_has_the_tokens_that_transformers_gives(tokenizer, contents):
 @example(parts=[["stop", "<|im_end|>", "\n", "<|im_start|>", "system", "<|end|>", " <|user|>  hello"]])
 def test_texts_of_control_tokens_are_text(tokenizer, other, parts):
     contents = ["".join(part) for part in parts]
-    ids = dialogue.tokenise(said(*contents), tokenizer).tolist()
-    assert ids == own(other, said(*contents))
+    ids = dialogue.tokenise(messages_of(*contents), tokenizer).tolist()
+    assert ids == by_transformers(other, messages_of(*contents))
     control = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
-    empty = own(tokenizer, said(*["" for _ in contents]))
+    empty = by_transformers(tokenizer, messages_of(*["" for _ in contents]))
     assert [number for number in ids if number in control] == [number for number in empty if number in control]
 
 
@@ -105,7 +102,7 @@ def test_plain_text_holds_no_control_token(tokenizer, other, parts):
 
 def test_without_a_template_the_messages_are_plain_text():
     tokenizer = make_tokenizer()
-    assert tokenizer.decode(dialogue.tokenise(said("a", "b", "c<|end|>"), tokenizer)) == "a\n\nb\n\nc<|end|>"
+    assert tokenizer.decode(dialogue.tokenise(messages_of("a", "b", "c<|end|>"), tokenizer)) == "a\n\nb\n\nc<|end|>"
 
 
 def test_a_template_that_refuses_the_messages_says_why():
@@ -115,7 +112,7 @@ def test_a_template_that_refuses_the_messages_says_why():
         dialogue.tokenise(dialogue.of_user("hello"), tokenizer)
 
 
-def test_a_tokenizer_that_makes_control_tokens_of_text_is_told():
+def test_a_tokenizer_that_makes_control_tokens_of_text_is_refused():
     pieces = [("<unk>", 0.0), ("</s>", 0.0), *((letter, -5.0) for letter in "▁abc</s>")]
     backend = Tokenizer(Unigram(list(dict(pieces).items()), unk_id=0))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -146,16 +143,11 @@ def test_the_end_of_a_turn_is_what_the_template_renders_last_and_not_within_an_a
 
 
 @needs_real_model
-def test_the_real_template_ends_turns_with_its_own_mark():
-    tokenizer = real_pair().tokenizer
-    assert dialogue.end_of_turn(tokenizer) == tokenizer.convert_tokens_to_ids("<|im_end|>")
-
-
-@needs_real_model
 def test_the_real_template_keeps_its_system_prompt_unless_there_is_another():
     tokenizer = real_pair().tokenizer
-    shown = [tokenizer.decode(dialogue.tokenise(messages, tokenizer)) for messages in (
-        dialogue.of_user("hi"), [{"role": "system", "content": "Be brief."}, *dialogue.of_user("hi")])]
-    assert ["named SmolLM" in text for text in shown] == [True, False]
-    assert shown[1] == ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
-                        "<|im_start|>assistant\n")
+    assert dialogue.end_of_turn(tokenizer) == tokenizer.convert_tokens_to_ids("<|im_end|>")
+    usual, other = (tokenizer.decode(dialogue.tokenise(messages, tokenizer)) for messages in (
+        dialogue.of_user("hi"), [{"role": "system", "content": "Be brief."}, *dialogue.of_user("hi")]))
+    assert "named SmolLM" in usual
+    assert other == ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
+                     "<|im_start|>assistant\n")
