@@ -110,10 +110,12 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 
     Top-k children have a one-hot q each.
     """
-    tokens, length, p, accepted = draft.token_list, draft.tree.budget, target_probs, 0
-    q, w = [_drawn_from(draft, i + 1, p[i]) for i in range(length)], [1.0]
+    tokens, length, p = draft.token_list, draft.tree.budget, target_probs
+    q = [_drawn_from(draft, i + 1, p[i]) for i in range(length)]  # q_i of x_(i+1)
+    w = [1.0]
     for i in range(length):
-        w.append(min(1.0, w[i] * _ratio(p[i], q[i], tokens[i + 1])))  # w_(i+1) = min(1, w_i p_i(x) / q_i(x))
+        w.append(min(1.0, w[i] * _ratio(p[i], q[i], tokens[i + 1])))  # w_(i+1) = min(1, w_i p_i / q_i (x_(i+1)))
+    accepted = 0
     for i in range(1, length + 1):
         # h_L = w_L, h_i = S_i / (S_i + 1 - w_i) with S_i = sum (w_i p_i - q_i)+
         h = w[i] if i == length else _odds(_residual(p[i], q[i], w[i])[0], w[i])
@@ -363,7 +365,7 @@ def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws) -> Outco
         valid = ", ".join(sorted(rule.proposals))
         raise ValueError(f"rule {name!r} is not valid for {draft.proposal!r} drafts, only for {valid}; draft "
                          "otherwise, or verify with 'naive', which takes any")
-    if rule.shapes == "chain" and tree.max_depth != tree.budget:
+    if rule.shapes == "chain" and not tree.is_path:
         raise ValueError(f"rule {name!r} is defined for chains, the draft is {tree}; draft a chain, or choose another "
                          "rule")
     if target_probs.dim() != 2 or len(target_probs) != tree.size:

@@ -100,7 +100,7 @@ def test_scores_may_grow_from_key_to_key(nodes, dtype):
 def test_matrix_units_compute_the_same_where_they_are_emulated(group, nodes, prefix, dim, value_dim, dtype, seed):
     if "avx512_bf16" not in processor.flags():
         pytest.skip("matrix units come with avx512_bf16")
-    emulated = build.library(Path(__file__).parents[1] / "emulated_backends.cpp")
+    emulated = build.library(Path(__file__).parents[1] / "emulated_onepass.cpp")
     generator = torch.Generator().manual_seed(seed)
     query, key, value, mask = problem(1, 2, group, nodes, prefix, dim, value_dim, dtype, generator)
     truth = tree_attention(*(x.double() for x in (query, key, value)), mask, prefix, backend="reference")

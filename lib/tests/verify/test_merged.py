@@ -1,4 +1,4 @@
-"""Samples of several drafters in one tree: the law of a round by enumeration, and the loop on small models."""
+"""Samples of several drafters in one tree: the law of a round by enumeration, and the drafter that merges models."""
 
 import math
 from itertools import product

@@ -38,12 +38,12 @@ def sequoia(draft, target, draws, *, numbers="each", zeroed=True, residual=resid
     while children := draft.tree.children(node):
         p, q, tokens = target[node], draft.probs[node], draft.tokens_of(children)
         number = draws.uniform() if numbers == "siblings" else number
-        for place, (child, token) in enumerate(zip(children, tokens), 1):
+        for count, (child, token) in enumerate(zip(children, tokens), 1):
             drawn = draws.uniform() if numbers == "each" else number
             if q[token] > 0 and drawn < p[token] / q[token]:
                 break
             p = residual(p, q)
-            q = without(draft.probs[node], tokens[:place]) if zeroed else q
+            q = without(draft.probs[node], tokens[:count]) if zeroed else q
         else:
             return accepted, draws.categorical(p)
         accepted.append(child)
