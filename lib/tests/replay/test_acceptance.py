@@ -92,27 +92,11 @@ def agreeing(beyond):
     return replace(made, lengths=limits, loops=limits, ended=np.zeros(ROWS, bool), labels=LABELS)
 
 
-def of_rounds(rows, accepted):
-    """The mean of rounds of these rows of the trace, with its interval."""
-    sums = [np.bincount(rows, values, minlength=ROWS) for values in (accepted, np.ones(len(rows)))]
-    return stats.ratio(*sums, np.random.default_rng(1))
-
-
 @pytest.mark.parametrize("beyond", [DEPTH + 1, 0], ids=["decided past the limit", "a log that ends"])
 def test_counted_rounds_recover_the_mean(beyond):
     rows = acceptance.evaluate(agreeing(beyond), "d", [("chain", DEPTH, CHAIN)])
     mean = stats.ratio(rows["accepted"], rows["rounds"], np.random.default_rng(1))
     assert mean.low < TRUE < mean.high and mean.high - mean.low < 0.06
-
-
-def test_rounds_that_the_limit_cuts_are_no_loss():
-    """The two ways that are biased: without the rounds that reach past the limit, and with these cut there."""
-    walk = acceptance.rounds_of(agreeing(DEPTH + 1), CHAIN, "d")
-    remaining = LIMIT - walk.starts
-    whole = walk.accepted < remaining
-    dropped = of_rounds(walk.rows[whole], walk.accepted[whole])
-    capped = of_rounds(walk.rows, np.minimum(walk.accepted, remaining))
-    assert max(dropped.high, capped.high) < TRUE - 0.03 and dropped.value < capped.value
 
 
 def test_a_text_that_eos_ends_counts_as_it_stands():
