@@ -2,6 +2,17 @@
 // (called by lib/forward/native.py, products.py and lib/drafters/heads/native_fill.py).
 #include "fill_head.h"
 
+namespace {
+
+// to [rows, out] = x W^T + b.
+template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t rows, int64_t threads) {
+  Numbers<char> packed{nullptr, &std::free};
+  if (MATRIX && matrix_units()) packed = numbers<char>(Packed::bytes(rows, matrix.in));
+  Threads::run(threads, [&] { product(matrix, Rows<T>(x, rows, matrix, packed.get()), to, matrix.out); });
+}
+
+}  // namespace
+
 extern "C" int forward_float32(const Forward* forward) { return Run<float>(*forward).all(); }
 extern "C" int forward_bfloat16(const Forward* forward) { return Run<bf16>(*forward).all(); }
 extern "C" int fill_float32(const Forward* f, const Level* levels, int64_t count, int64_t size, int64_t choices,

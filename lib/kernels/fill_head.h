@@ -1,26 +1,18 @@
-// Static trees filled by an EAGLE head, level by level, after its states at the roots.
+// Static trees filled by an EAGLE-3 head, level by level, after its states at the roots.
 #pragma once
 #include <vector>
 
 #include "fill.h"
 
-// What the layer reads of a node: the state of its parent and the embedding of its token, in `Forward`'s.
+// What the layer reads of a node: the embedding of its token and the state of its parent, in `Forward`'s.
 struct Fusion {
-  Matrix join;                               // of EAGLE-1: [embedding, state] to the layer's input; `out` is 0 elsewhere
-  const void *embedded_norm, *state_norm;    // of EAGLE-3: attention reads both, normed, side by side
-  int64_t normed_residual;                   // of EAGLE-3: whether the layer's input is the normed state
+  const void *embedded_norm, *state_norm;  // attention reads both, normed, side by side
+  int64_t normed_residual;                 // whether the layer's input is the normed state
 };
 
 namespace {
 
-// to [rows, out] = x W^T + b.
-template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t rows, int64_t threads) {
-  Numbers<char> packed{nullptr, &std::free};
-  if (MATRIX && matrix_units()) packed = numbers<char>(Packed::bytes(rows, matrix.in));
-  Threads::run(threads, [&] { product(matrix, Rows<T>(x, rows, matrix, packed.get()), to, matrix.out); });
-}
-
-// The inputs of nodes, [rows, hidden], and of their attention, [rows, 2 hidden] of EAGLE-3.
+// The inputs of nodes, [rows, hidden], and of their attention, [rows, 2 hidden].
 template <class T> struct Inputs {
   Numbers<T> states, attention;
 
@@ -32,16 +24,11 @@ template <class T> struct Inputs {
     const T* table = static_cast<const T*>(f.embedding.weight);
     if (table) copied(table + token * f.hidden, f.hidden, embedded.data());
     else copy_weights(f.embedding, token, embedded.data());
-    T *both = attention.get() + 2 * row * f.hidden, *second = both + f.hidden, *own = states.get() + row * f.hidden;
-    if (fusion.join.out) {
-      copied(embedded.data(), f.hidden, both);
-      copied(parent, f.hidden, second);
-      return;
-    }
+    T *both = attention.get() + 2 * row * f.hidden, *second = both + f.hidden;
     copied(parent, f.hidden, above.data());
     normed(embedded.data(), static_cast<const T*>(fusion.embedded_norm), f.hidden, f.epsilon, both);
     normed(above.data(), static_cast<const T*>(fusion.state_norm), f.hidden, f.epsilon, second);
-    copied(fusion.normed_residual ? second : parent, f.hidden, own);
+    copied(fusion.normed_residual ? second : parent, f.hidden, states.get() + row * f.hidden);
   }
 
  private:
@@ -69,9 +56,8 @@ int fill_head(Forward f, const Fusion& fusion, const Level* levels, int64_t coun
           if (token < 0 || token >= f.embedding.out) return b * size + slot;
           inputs.put(f, fusion, b * level->nodes + i, token, states.get() + (b * before + above[slot]) * f.hidden);
         }
-      if (fusion.join.out) linear(fusion.join, inputs.attention.get(), inputs.states.get(), rows, f.threads);
       f.pending += f.nodes, f.inputs = inputs.states.get();
-      f.read = fusion.join.out ? inputs.states.get() : inputs.attention.get();
+      f.read = inputs.attention.get();
       turn_to(*level, f);
       Numbers<T> next = numbers<T>(rows * f.hidden);
       f.last = next.get();

@@ -11,14 +11,14 @@ from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.forward.native import Levels, NativeBlocks
 from lib.kernels import build
 from lib.kernels.build import served
-from lib.kernels.products import NAMES, Matrix, check_weights, start_of
+from lib.kernels.products import NAMES, check_weights, start_of
 from lib.models.cache import TreeCache
 
 
 class Fusion(ctypes.Structure):
     """The struct of the same name in `fill_head.h`."""
 
-    _fields_ = [("join", Matrix), ("embedded_norm", c_void_p), ("state_norm", c_void_p), ("normed_residual", c_int64)]
+    _fields_ = [("embedded_norm", c_void_p), ("state_norm", c_void_p), ("normed_residual", c_int64)]
 
 
 def head_fill(head: Eagle3Head, output: nn.Module, embedding: nn.Module) -> "HeadFill | None":
@@ -40,8 +40,8 @@ class HeadFill(NativeBlocks):
         super().__init__([head.layer], head.layer.self_attn.rotary, head.norm, output, embedding)
         self.head = head
         normed = bool(getattr(head.config, "norm_before_residual", False))
-        self.fusion = Fusion(Matrix(), start_of(head.layer.input_layernorm.weight),
-                             start_of(head.layer.hidden_norm.weight), normed)
+        self.fusion = Fusion(start_of(head.layer.input_layernorm.weight), start_of(head.layer.hidden_norm.weight),
+                             normed)
         self.run_head = getattr(build.library(), f"fill_head_{NAMES[self.like.dtype]}")
 
     def fill_after(self, states: Tensor, roots: Sequence[int], cache: TreeCache, levels: Levels, choices: int,
