@@ -155,7 +155,7 @@ def test_a_growth_rule_draws_another_tree_every_round(rounds):
     assert rounds.message.value == "" and all(step.tree.budget == 6 for step in rounds.steps)
     assert len({tuple(step.tree.parents) for step in rounds.steps}) > 1
     rounds.shape.value = "eagle2@6"
-    assert "not complete: write it as in" in rounds.message.value
+    assert "too few or too many numbers: write eagle2:4,6@32" in rounds.message.value
 
 
 def test_an_error_of_any_kind_is_a_message_and_no_traceback(rounds, monkeypatch):
