@@ -69,8 +69,8 @@ class SharedMask:
         count = visible.cumsum(-1)  # of the keys that a node sees, up to each key
         in_tree = (0 <= slots) & (slots < tree_keys)
         position = torch.where(in_tree, count.gather(-1, key) - 1, slots)  # from the end of the row's prefix
-        seen = torch.where(in_tree, visible.gather(-1, key), slots < 0) & (position > count[..., -1:] - 1 - window)
-        return start, SharedMask(seen if rows > 1 else seen[0]), [0] * len(prefix)
+        sees = torch.where(in_tree, visible.gather(-1, key), slots < 0) & (position > count[..., -1:] - 1 - window)
+        return start, SharedMask(sees if rows > 1 else sees[0]), [0] * len(prefix)
 
 
 def causal(nodes: int, pending: int, device=None) -> Tensor:

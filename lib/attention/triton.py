@@ -59,13 +59,13 @@ def _over_tree(q, key, value, words, inside, first, end, prefix, key_n, value_n,
     d, e, n = tl.arange(0, q.shape[1]), tl.arange(0, out.shape[1]), tl.arange(0, KEYS)
     for start in range(first, end, KEYS):
         at_key = (start + n).to(tl.int64)
-        exists, place = at_key < end, at_key - prefix
+        exists, tree_key = at_key < end, at_key - prefix
         k = tl.load(key + at_key[None, :] * key_n + d[:, None], mask=(d < dim)[:, None] & exists[None, :], other=0.0)
         v = tl.load(value + at_key[:, None] * value_n + e[None, :], mask=(e < value_dim)[None, :] & exists[:, None],
                     other=0.0)
-        in_tree = exists & (place >= 0)
-        word = tl.load(words[:, None] + (place >> 5)[None, :], mask=inside[:, None] & in_tree[None, :], other=0)
-        bit = (word >> (place & 31)[None, :].to(tl.int32)) & 1  # place % 32 could be negative
+        in_tree = exists & (tree_key >= 0)
+        word = tl.load(words[:, None] + (tree_key >> 5)[None, :], mask=inside[:, None] & in_tree[None, :], other=0)
+        bit = (word >> (tree_key & 31)[None, :].to(tl.int32)) & 1  # tree_key % 32 could be negative
         visible = (at_key < tl.minimum(prefix, end))[None, :] | (bit == 1)
         scores = _capped(tl.dot(q, k, input_precision="ieee") * factor, softcap, CAPPED)
         scores = tl.where(visible, scores, float("-inf"))
@@ -105,12 +105,12 @@ def _range_of_keys(query, key, value, words, prefixes, partial, partial_lse, kv_
     top, norm, out = _over_tree(q, key, value, words, inside, masked, end, prefix, key_n, value_n, dim, value_dim,
                                 factor, softcap, top, norm, out, KEYS, CAPPED)
 
-    place = (block * splits + split).to(tl.int64) * rows + row
+    at_part = (block * splits + split).to(tl.int64) * rows + row
     empty = norm == 0
     lse = tl.where(empty, float("-inf"), top + tl.log2(tl.where(empty, 1.0, norm)))
     out = out / tl.where(empty, 1.0, norm)[:, None]
-    tl.store(partial_lse + place, lse, mask=inside)
-    tl.store(partial + place[:, None] * value_dim + e[None, :], out, mask=inside[:, None] & (e < value_dim)[None, :])
+    tl.store(partial_lse + at_part, lse, mask=inside)
+    tl.store(partial + at_part[:, None] * value_dim + e[None, :], out, mask=inside[:, None] & (e < value_dim)[None, :])
 
 
 @triton.jit(do_not_specialize=("rows", "splits"))
@@ -120,13 +120,13 @@ def _merge_ranges(partial, partial_lse, output, lse, rows, value_dim, splits, SP
     at = tl.program_id(0).to(tl.int64)
     block, row = at // rows, at % rows
     s, e = tl.arange(0, SPLITS), tl.arange(0, VALUE_DIM)
-    place = (block * splits + s) * rows + row
-    parts = tl.load(partial_lse + place, mask=s < splits, other=float("-inf"))
+    at_part = (block * splits + s) * rows + row
+    parts = tl.load(partial_lse + at_part, mask=s < splits, other=float("-inf"))
     top = tl.maximum(tl.max(parts, 0), -1e30)
     weights = tl.exp2(parts - top)
     norm = tl.sum(weights, 0)
     inside = (s < splits)[:, None] & (e < value_dim)[None, :]
-    outs = tl.load(partial + place[:, None] * value_dim + e[None, :], mask=inside, other=0.0)
+    outs = tl.load(partial + at_part[:, None] * value_dim + e[None, :], mask=inside, other=0.0)
     whole = tl.sum(outs * weights[:, None], 0) / tl.where(norm == 0, 1.0, norm)
     tl.store(output + at * value_dim + e, whole.to(output.dtype.element_ty), mask=e < value_dim)
     natural = (top + tl.log2(tl.where(norm == 0, 1.0, norm))) * 0.6931471805599453

@@ -17,8 +17,8 @@ KINDS = [("bf16", 128, 4), ("bf16", 128, 64), ("bf16", 128, 256), ("fp16", 64, 6
 def compiled(function, types: dict[str, str], constants: dict[str, int], **options):
     """A kernel with these pointers and constants; all its other arguments are int32, but for factors."""
     signature = {name: "i32" for name in function.arg_names} | types | {name: "constexpr" for name in constants}
-    places = {(function.arg_names.index(name),): value for name, value in constants.items()}
-    source = ASTSource(fn=function, signature=signature, constexprs=places)
+    constexprs = {(function.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(fn=function, signature=signature, constexprs=constexprs)
     return triton.compile(source, target=H200, options=options)
 
 
@@ -40,6 +40,6 @@ def merge(dtype: str) -> None:
 
 
 if __name__ == "__main__":
-    for each in WIDTHS:
-        merge(each)
+    for dtype in WIDTHS:
+        merge(dtype)
     print(json.dumps([need(*kind) for kind in KINDS]))

@@ -84,16 +84,16 @@ def round_svg(parents: Sequence[int], tokens: Sequence[str], roles: Sequence[str
     roles: names of `theme.ROLES`. chances: by whose they are ("drafter", "target") the probability of each node after
     its parent, or NaN; on the line to the node.
     """
-    known = {who: [*map(_percent, row)] for who, row in chances.items() if np.isfinite(row[1:]).any()}
-    told = list(zip(*known.values())) or [()] * len(tokens)
-    told[0] = ()  # the root is given
+    percents = {who: [*map(_percent, row)] for who, row in chances.items() if np.isfinite(row[1:]).any()}
+    by_node = list(zip(*percents.values())) or [()] * len(tokens)
+    by_node[0] = ()  # the root is no draft token
     titles = []
-    for node, (token, role, of_node) in enumerate(zip(tokens, roles, told)):
-        parts = [role, *(f"{chance} by the {who}" for who, chance in zip(known, of_node) if chance)]
+    for node, (token, role, node_percents) in enumerate(zip(tokens, roles, by_node)):
+        parts = [role, *(f"{percent} by the {who}" for who, percent in zip(percents, node_percents) if percent)]
         titles.append(f"node {node}, {token}: {', '.join(parts)}")
     return tree_svg(Tree(parents), tokens, colours=[ROLES[role] for role in roles], titles=titles, sideways=True,
                     lit={node for node, role in enumerate(roles) if role != "rejected"},
-                    notes=["/".join(filter(None, of_node)) for of_node in told])
+                    notes=["/".join(filter(None, node_percents)) for node_percents in by_node])
 
 
 def _percent(chance: float) -> str:
@@ -131,13 +131,13 @@ def mask_svg(tree: Tree, prefix: int = 0, node: int | None = None) -> str:
     cell = max(3, min(16, 420 // tree.size))
     rows = []
     for row in range(tree.size):
-        seen = "".join(f"M{cell * key} {cell * row}h{cell - 1}v{cell - 1}h{1 - cell}z"
+        path = "".join(f"M{cell * key} {cell * row}h{cell - 1}v{cell - 1}h{1 - cell}z"
                        for key in np.flatnonzero(tree.mask[row]) if key != row)
-        told = f'<text x="{cell * tree.size + 6}" y="{cell * (row + 0.8):.0f}">{prefix + tree.depth[row]}</text>'
+        position = f'<text x="{cell * tree.size + 6}" y="{cell * (row + 0.8):.0f}">{prefix + tree.depth[row]}</text>'
         pale = "" if node in (None, row) else ' opacity="0.3"'
-        rows.append(f'<g data-row="{row}"{pale}><path d="{seen}" fill="{ROLES["drafted"]}"/><rect x="{cell * row}" y="'
+        rows.append(f'<g data-row="{row}"{pale}><path d="{path}" fill="{ROLES["drafted"]}"/><rect x="{cell * row}" y="'
                     f'{cell * row}" width="{cell - 1}" height="{cell - 1}" fill="{BLACK}"/>'
-                    f'{told if cell > 8 or row % 4 == 0 else ""}</g>')
+                    f'{position if cell > 8 or row % 4 == 0 else ""}</g>')
     side = cell * tree.size
     return (f'<svg class="mask" xmlns="http://www.w3.org/2000/svg" width="{side + 44}" height="{side}" role="img" '
             f'font-family="DejaVu Sans Mono,Menlo,monospace" font-size="{min(10, cell + 2)}"><title>the mask: a row '
@@ -181,20 +181,20 @@ def positions(tree: Tree) -> np.ndarray:
     last child (Reingold and Tilford 1981, with whole contours instead of threads).
     """
     shift = np.zeros(tree.size)  # of a node relative to its parent
-    left, right = {}, {}  # outline of a subtree by level below its root, relative to that root
+    left_edges, right_edges = {}, {}  # outline of a subtree by level below its root, relative to that root
     for node in reversed(range(tree.size)):
-        places, outline = [], ([], [])  # of the children's subtrees, each as far left as those before it allow
+        offsets, outline = [], ([], [])  # of the children's subtrees, each as far left as those before it allow
         for child in tree.children(node):
-            child_left, child_right = left.pop(child), right.pop(child)
+            child_left, child_right = left_edges.pop(child), right_edges.pop(child)
             common = min(len(child_left), len(outline[1]))
-            place = max((outline[1][level] - child_left[level] + 1 for level in range(common)), default=0.0)
-            places.append(place)
-            outline = (outline[0] + [edge + place for edge in child_left[len(outline[0]):]],
-                       [edge + place for edge in child_right] + outline[1][len(child_right):])
-        middle = (places[0] + places[-1]) / 2 if places else 0.0
-        for child, place in zip(tree.children(node), places):
-            shift[child] = place - middle
-        left[node], right[node] = ([0.0, *(edge - middle for edge in side)] for side in outline)
+            offset = max((outline[1][level] - child_left[level] + 1 for level in range(common)), default=0.0)
+            offsets.append(offset)
+            outline = (outline[0] + [edge + offset for edge in child_left[len(outline[0]):]],
+                       [edge + offset for edge in child_right] + outline[1][len(child_right):])
+        middle = (offsets[0] + offsets[-1]) / 2 if offsets else 0.0
+        for child, offset in zip(tree.children(node), offsets):
+            shift[child] = offset - middle
+        left_edges[node], right_edges[node] = ([0.0, *(edge - middle for edge in side)] for side in outline)
     across = np.zeros(tree.size)
     for node in range(1, tree.size):
         across[node] = across[tree.parents[node]] + shift[node]

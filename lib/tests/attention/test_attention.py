@@ -313,9 +313,10 @@ def test_a_tree_s_own_mask_is_taken_as_it_is():
 
 def test_a_tree_without_a_prefix_length_lies_behind_all_other_keys():
     query, key, mask = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 10, 8), ancestors([-1, 0, 0])
-    said, found = (attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, **given)[0]
-                   for given in (dict(prefix_length=7), {}))
-    assert torch.equal(said, found)
+    named_prefix, found_prefix = (
+        attention_forward(torch.nn.Identity(), query, key, key, None, tree_mask=mask, **options)[0]
+        for options in (dict(prefix_length=7), {}))
+    assert torch.equal(named_prefix, found_prefix)
 
 
 def test_an_attention_that_does_more_is_refused_when_it_calls():

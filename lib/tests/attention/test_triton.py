@@ -62,9 +62,9 @@ def test_splits_fill_the_gpu_without_a_nearly_empty_last_wave(programs, slots, k
     from lib.attention.triton import LEAST_KEYS, MOST_SPLITS, splits_for
 
     chosen, most = splits_for(programs, slots, keys), max(1, min(MOST_SPLITS, keys // LEAST_KEYS))
-    busy = {each: programs * each / (-(-programs * each // slots) * slots) for each in range(1, most + 1)}
+    busy = {count: programs * count / (-(-programs * count // slots) * slots) for count in range(1, most + 1)}
     assert 1 <= chosen <= most and busy[chosen] >= 0.9 * max(busy.values()) - 1e-9
-    assert all(busy[each] < 0.9 * max(busy.values()) + 1e-9 for each in range(1, chosen))
+    assert all(busy[count] < 0.9 * max(busy.values()) + 1e-9 for count in range(1, chosen))
 
 
 def test_without_a_gpu_it_is_refused_with_the_remedy(monkeypatch):

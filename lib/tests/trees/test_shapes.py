@@ -48,13 +48,13 @@ def all_ordered_trees(size, depth, most_children):
 
 
 @lru_cache
-def all_forests(nodes, depth, places, most_children):
+def all_forests(nodes, depth, free_ranks, most_children):
     if nodes == 0:
         return [()]
-    if places == 0:
+    if free_ranks == 0:
         return []
     return [(first, *rest) for size in range(1, nodes + 1) for first in all_ordered_trees(size, depth, most_children)
-            for rest in all_forests(nodes - size, depth, places - 1, most_children)]
+            for rest in all_forests(nodes - size, depth, free_ranks - 1, most_children)]
 
 
 def expected_by_recursion(children, acceptance):
