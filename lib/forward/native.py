@@ -8,7 +8,7 @@ constructor raises `CannotServe`, and callers use the modules themselves.
 import ctypes
 import math
 from ctypes import c_float, c_int64, c_void_p
-from typing import Sequence
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -190,6 +190,10 @@ class NativeBlocks:
         copies = [self.panels[part] for part in plain if self.panels[part] is not None]
         self.copied_bytes = sum(copy.nbytes for copy in copies)  # of weights that are held a second time
         self.most_rows = products.MOST_ROWS if None in self.panels.values() else math.inf
+
+    def linear(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
+        """The output layer, or a projection, alone: [..., in] -> [..., out]; see `products.linear`."""
+        return products.linear(getattr(layer, "weight", None), layer.bias, self.panels[layer], self.like.dtype)
 
     def _factor(self, norm: nn.Module | None) -> int | None:
         """The address of a norm's factors as float32 numbers, which stay while this object does."""

@@ -16,7 +16,6 @@ from lib.attention.masks import SharedMask, causal
 from lib.attention.registration import least_window, takes_chains, tree_forward
 from lib.forward.native import Levels, NativeBlocks
 from lib.forward.packed import weights_of
-from lib.kernels import products
 from lib.kernels.build import CannotServe
 from lib.lab import timing
 
@@ -33,20 +32,6 @@ class Output(NamedTuple):
     hidden_states: tuple[Tensor, ...] | None
 
 
-class Kernels:
-    """What runs instead of a model's layers (`blocks`) and of its output layer (`output`), made for the state `made_of`
-    of its weights. CannotServe for a model, weights or a machine that they do not serve.
-    """
-
-    def __init__(self, model):
-        if type(model).__name__ not in KINDS:
-            raise CannotServe(f"{type(model).__name__} is none of {', '.join(KINDS)}")
-        decoder, head, self.made_of = model.model, model.lm_head, weights_of(model)
-        self.blocks = NativeBlocks(decoder.layers, decoder.rotary_emb, decoder.norm, head, decoder.embed_tokens)
-        weight = head.weight if isinstance(head, nn.Linear) else None
-        self.output = products.linear(weight, head.bias, self.blocks.panels[head], self.blocks.like.dtype)
-
-
 class ForwardPass:
     """A model's forward pass over blocks of tree nodes, by the implementation `name`.
 
@@ -54,11 +39,11 @@ class ForwardPass:
     [..., V], without gradients. Make it anew where weights may have changed.
     """
 
-    def __init__(self, model, kernels: Kernels | None = None):
+    def __init__(self, model, blocks: NativeBlocks | None = None):
         self.model, self.device = model, model.device  # which transformers takes its time to find
-        self.name, self.blocks, self.output = LAYERS, None, model.get_output_embeddings()
-        if kernels is not None:
-            self.name, self.blocks, self.output = NATIVE, kernels.blocks, kernels.output
+        self.name, self.blocks, self.output = LAYERS, blocks, model.get_output_embeddings()
+        if blocks is not None:
+            self.name, self.output = NATIVE, blocks.linear(self.output)
 
     def __call__(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, *,
                  logits_to_keep: int | Tensor = 0, output_hidden_states: bool = False):
@@ -98,8 +83,8 @@ class ForwardPass:
             return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices, names)
 
 
-_KERNELS: WeakKeyDictionary[nn.Module, Kernels] = WeakKeyDictionary()
-_MAKING = threading.Lock()  # held by the thread that makes kernels
+_BLOCKS: WeakKeyDictionary[nn.Module, tuple[tuple, NativeBlocks]] = WeakKeyDictionary()  # with the weights' state
+_MAKING = threading.Lock()  # held by the thread that makes blocks
 
 
 def forward_pass(model, name: str = AUTO) -> ForwardPass:
@@ -114,17 +99,28 @@ def forward_pass(model, name: str = AUTO) -> ForwardPass:
     if name == LAYERS:
         return ForwardPass(model)
     try:
-        with _MAKING:
-            if model not in _KERNELS or _KERNELS[model].made_of != weights_of(model):
-                _KERNELS[model] = Kernels(model)
-            return ForwardPass(model, _KERNELS[model])
+        return ForwardPass(model, native_blocks(model))
     except CannotServe as reason:
         if name == NATIVE:
             raise ValueError(f"{type(model).__name__} cannot run as {name!r}: {reason}; leave `forward` out") from None
         return ForwardPass(model)
 
 
+def native_blocks(model) -> NativeBlocks:
+    """A model's layers and output layer in C++, made anew when weights change. CannotServe as `NativeBlocks`, and for
+    other kinds of models.
+    """
+    if type(model).__name__ not in KINDS:
+        raise CannotServe(f"{type(model).__name__} is none of {', '.join(KINDS)}")
+    decoder, made_of = model.model, weights_of(model)
+    with _MAKING:
+        if model not in _BLOCKS or _BLOCKS[model][0] != made_of:
+            _BLOCKS[model] = made_of, NativeBlocks(
+                decoder.layers, decoder.rotary_emb, decoder.norm, model.lm_head, decoder.embed_tokens)
+        return _BLOCKS[model][1]
+
+
 def release(model) -> None:
     """Frees a model's weights, and the copies of them that were made here; its configuration stays."""
-    _KERNELS.pop(model, None)
+    _BLOCKS.pop(model, None)
     model.to("meta")

@@ -9,9 +9,9 @@ from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.forward.packed import quantize_int8
-from lib.forward.passes import LAYERS, NATIVE, Kernels, forward_pass
+from lib.forward.passes import LAYERS, NATIVE, forward_pass, native_blocks
 from lib.kernels import build
-from lib.kernels.build import CannotServe, served
+from lib.kernels.build import CannotServe
 from lib.kernels.products import MOST_ROWS
 from lib.models.cache import TreeCache
 from lib.tests import small_models
@@ -189,8 +189,8 @@ def test_gate_and_up_in_different_numbers_of_16_bits_are_the_model_s_own():
 def test_what_the_faster_ones_do_not_serve_runs_in_layers(model, reason):
     model = model()
     with pytest.raises(CannotServe, match=reason):
-        Kernels(model)
-    assert served(Kernels, model) is None and forward_pass(model).name == LAYERS
+        native_blocks(model)
+    assert forward_pass(model).name == LAYERS
 
 
 @pytest.mark.parametrize("forward", [NATIVE, LAYERS, "auto"])

@@ -53,7 +53,7 @@ def test_texts_are_those_of_one_thread(pair, spec, shape, forward, monkeypatch):
         return [generate(pair.target, make(spec, pair, **options), prompt[None], shape=shape, forward=forward,
                          max_new_tokens=12 if forward == NATIVE else 3).new_tokens[0] for prompt in prompts]
 
-    monkeypatch.setattr("lib.forward.passes._KERNELS", WeakKeyDictionary())
+    monkeypatch.setattr("lib.forward.passes._BLOCKS", WeakKeyDictionary())
     together = at_once(texts)
     assert together == [texts(thread) for thread in range(THREADS)]
 
