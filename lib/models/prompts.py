@@ -111,8 +111,8 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | 
     for row in prompts:
         text = row.messages[-1]["content"]
         try:
-            tokens = dialogue.plain(text, tokenizer) if path.samefile(FAMILY) else dialogue.tokenise(
-                row.messages, tokenizer)
+            is_plain = path.samefile(FAMILY)
+            tokens = dialogue.plain(text, tokenizer) if is_plain else dialogue.tokenise(row.messages, tokenizer)
         except ValueError as error:
             raise ValueError(f"{row.where}: {error}") from None
         if not len(tokens):
