@@ -44,7 +44,8 @@ def format_name(model) -> str:
 
 def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
     """bfloat16 on a GPU, and on a processor with units for it where the kernels do not run; float32 on a processor
-    without, where PyTorch's bfloat16 products of many rows are far slower; on others what is measured to be faster.
+    without, where PyTorch's bfloat16 products of many rows are far slower; on others the one that a measurement finds
+    faster.
     Weights of 16 bits are read as they are in both.
     """
     if not str(device).startswith("cpu"):  # `check_device` refuses devices that are none

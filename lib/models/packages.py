@@ -52,7 +52,7 @@ class Packaged:
     def file(self) -> Path | None:
         """The GGUF file; None where it is not installed. Parts are joined, and their digest checked, at the first call.
 
-        PairError where they are not the file that they are said to be, or cannot be written to the user's cache folder.
+        PairError where they have another digest, or cannot be written to the user's cache folder.
         """
         paths: list[Path] = []
         for package in self.packages:

@@ -6,7 +6,7 @@ that it has:
         last, the prompt is the dialogue up to the last turn; otherwise, as for published files, the first turn alone.
     messages: of OpenAI, with role and content. Earlier answers and the system message are kept.
     conversation: messages of which each of the user's is a prompt of its own, which re-reads all before it. The prompts
-        are "NAME turn 1", "NAME turn 2" and so on, and stand together wherever prompts are split or resampled.
+        are "NAME turn 1", "NAME turn 2" and so on, and are one unit wherever prompts are split or resampled.
     prompt: of HumanEval, with task_id.
 Without a name (question_id or task_id) a row has its line's number, without a category "code" if it has a task_id, else
 "chat". In a folder each text file is a prompt: its path is the name, its suffix the category.
