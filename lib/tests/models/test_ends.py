@@ -3,18 +3,14 @@
 import json
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from transformers import LlamaConfig
 
 from lib import models
 from lib.__main__ import main
-from lib.cost import ways
-from lib.drafters import NoDrafter
 from lib.models import load
-from lib.models.load import Pair
-from lib.tests import small_models, tiny_gguf
+from lib.tests import tiny_gguf
 from lib.tests.lab.test_runner import layout, notebook  # noqa: F401
 from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
 
@@ -71,21 +67,6 @@ def test_a_gguf_files_end_of_turn_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tiny_gguf.write(tmp_path / "one.gguf", end_of_turn=5)
     assert models.load_pair(str(path)).eos_token_ids == models.load_served(str(path), []).eos_token_ids == (1, 5)
-
-
-def test_transformers_generation_ends_where_the_loop_does():
-    """With a token of the settings and one of the tokenizer, of which either comes first in some texts."""
-    target, prompts = small_models.llama(3), small_models.prompts(5, [5, 5, 5, 5, 5, 5])
-    alone = Pair("t", target, None, SimpleNamespace(eos_token_id=None), "t", "none")
-    target.generation_config.eos_token_id = None
-    free = ways.ours(alone, NoDrafter(), "chain:0", 24)(prompts).tokens
-    first, second = free[0][3], free[1][2]
-    target.generation_config.eos_token_id = first
-    pair = Pair("t", target, None, SimpleNamespace(eos_token_id=second), "t", "none")
-    cut = [ways.until_end(row, (first, second)) for row in free]
-    assert {row[-1] for row in cut} >= {first, second}
-    assert ways.ours(pair, NoDrafter(), "chain:0", 24)(prompts).tokens == cut
-    assert ways.theirs(pair, ways.GENERATE, 24)(prompts).tokens == cut
 
 
 def test_the_record_of_a_run_names_them_for_each_target(tmp_path, layout, monkeypatch):  # noqa: F811
