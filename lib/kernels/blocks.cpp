@@ -1,17 +1,12 @@
-// Decoder layers in one call, a static tree filled in one call by a language model or a head, and single products
-// (called by lib/forward/native.py, products.py and lib/drafters/heads/native_fill.py).
-#include "fill_head.h"
+// Decoder layers in one call, a static tree filled in one call by a language model or a head, and single products.
+#include "fill.h"
 
-namespace {
-
-// to [rows, out] = x W^T + b.
-template <class T> void linear(const Matrix& matrix, const T* x, T* to, int64_t rows, int64_t threads) {
+// y [rows, out] = x W^T + b.
+template <class T> static void linear(const Matrix& matrix, const T* x, T* y, int64_t rows, int64_t threads) {
   Numbers<char> packed{nullptr, &std::free};
   if (MATRIX && matrix_units()) packed = numbers<char>(Packed::bytes(rows, matrix.in));
-  Threads::run(threads, [&] { product(matrix, Rows<T>(x, rows, matrix, packed.get()), to, matrix.out); });
+  Threads::run(threads, [&] { product(matrix, Rows<T>(x, rows, matrix, packed.get()), y, matrix.out); });
 }
-
-}  // namespace
 
 extern "C" int forward_float32(const Forward* forward) { return Run<float>(*forward).all(); }
 extern "C" int forward_bfloat16(const Forward* forward) { return Run<bf16>(*forward).all(); }

@@ -18,8 +18,8 @@ constexpr int64_t BAND = 16, AHEAD = 8;  // rows of the matrix per step of a thr
 
 struct Matrix {
   const void *weight, *bias;  // [out, in], and [out] or null
-  const void* panels;         // the weights in panels of 16 outputs, as `kind` says, with zeros up to whole 64 outputs
-                              // and 32 numbers; `weight` is then not read; or null
+  const void* panels;         // or null: the weights in panels of 16 outputs, as `kind` says, padded with zeros to
+                              // whole 64 outputs and 32 numbers; `weight` is then not read
   const float* scale;         // [out], times which int8 numbers are the weights; or null
   const void *block_scale, *block_offset;  // [out / 16, in / group, 16 outputs]: of blocks of `group` numbers, which
                                            // times their scale, plus their offset, are the weights; or null
@@ -30,8 +30,7 @@ struct Matrix {
 enum : int64_t {
   HALVES,  // [out / 16, in / 2, 16]: bfloat16 numbers, two neighbours per word, the first in its lower half
   BYTES,   // [out / 16, in, 16]: int8 numbers
-  NIBBLES, // [out / 16, in / 8, 16]: numbers 0 to 15, eight neighbours per word, those of even places in
-           // its lower half
+  NIBBLES, // [out / 16, in / 8, 16]: numbers 0 to 15, eight neighbours per word, even places in its lower half
   SHORTS   // [out / 16, in, 16]: float16 numbers
 };
 

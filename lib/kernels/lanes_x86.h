@@ -9,8 +9,7 @@ constexpr unsigned FLUSHED = 0x8040;
 inline unsigned control() { return _mm_getcsr(); }
 inline void set_control(unsigned bits) { _mm_setcsr(bits); }
 
-// Prefetches into the cache of this level. Not by an intrinsic: a function of nothing else has no effect to GCC, which
-// leaves out calls of it.
+// Prefetches into the cache of this level; not by an intrinsic, since GCC leaves out functions of nothing else.
 template <int LEVEL> inline void prefetch(const void* at) {
   if constexpr (LEVEL == 1) asm volatile("prefetcht0 (%0)" : : "r"(at));
   else asm volatile("prefetcht1 (%0)" : : "r"(at));

@@ -1,5 +1,4 @@
-// Products of few rows with weights in panels of 16 outputs: numbers of 16 bits, int8 numbers, or blocks
-// of 4 or 8 bits.
+// Products of few rows with weights in panels of 16 outputs: numbers of 16 or 8 bits, or blocks of 4 or 8 bits.
 //
 // LANES outputs are summed side by side, one number of a row at a time: weights are read in their order in memory, and
 // nothing is added across lanes. An output's sum is made in the same order for any number of rows and outputs.
@@ -18,8 +17,7 @@ constexpr int64_t SOME = REGISTERS * 3 / 8;  // rows at a time with two
 constexpr int64_t LATER = 2048;  // bytes of a panel by which weights are prefetched
 
 // How a panel holds the numbers of each of its outputs: SPAN of them in SIZE bytes for all outputs, from lane to lane
-// EACH bytes. `word<i>` gives LANES outputs' words for the i-th of WORDS products of a span: a float32 number, or two
-// bfloat16 ones where the input has this type.
+// EACH bytes. `word<i>` has LANES outputs' words for the i-th of WORDS products: a float32 number or two bfloat16 ones.
 template <class T> struct Halves {  // two bfloat16 numbers per word
   static constexpr int64_t SPAN = 2, SIZE = 4 * PANEL, EACH = 4, WORDS = sizeof(T) / 2;
   template <int I> static Words word(const char* at) {

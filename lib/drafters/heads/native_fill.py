@@ -1,4 +1,4 @@
-"""A static tree filled by an EAGLE-3 head in one call of C++ (`fill_head.h`), where this machine can run it."""
+"""A static tree filled by an EAGLE-3 head in one call of C++ (`fill.h`), where this machine can run it."""
 
 import ctypes
 from ctypes import c_int64, c_void_p
@@ -16,7 +16,7 @@ from lib.models.cache import TreeCache
 
 
 class Fusion(ctypes.Structure):
-    """The struct of the same name in `fill_head.h`."""
+    """The struct of the same name in `fill.h`."""
 
     _fields_ = [("embedded_norm", c_void_p), ("state_norm", c_void_p), ("normed_residual", c_int64)]
 

@@ -21,11 +21,11 @@ reason = build.unavailable(SOURCE) or ("" if "avx512_bf16" in processor.flags() 
 pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
 
 
-def by_tiles(held, bias, x):
+def by_tiles(packed, bias, x):
     """x [rows, in] -> x W^T + b, of weights in panels."""
-    matrix, to = products.matrix_of(None, bias, held), x.new_full((len(x), held.shape[0]), torch.nan)
+    matrix, to = products.matrix_of(None, bias, packed), x.new_full((len(x), packed.shape[0]), torch.nan)
     run = getattr(build.library(SOURCE), f"linear_{products.NAMES[x.dtype]}")
-    run(ctypes.byref(matrix), *(c_void_p(each.data_ptr()) for each in (x, to)), c_int64(len(x)), c_int64(2))
+    run(ctypes.byref(matrix), *(c_void_p(tensor.data_ptr()) for tensor in (x, to)), c_int64(len(x)), c_int64(2))
     return to
 
 
@@ -53,30 +53,30 @@ def problem(kind, rows, out, inputs, biased, seed):
 @given(kind=st.sampled_from(KINDS), rows=st.integers(1, 40), out=st.integers(1, 150),
        inputs=st.integers(1, 130), biased=st.booleans(), seed=st.integers(0, 999))
 def test_a_product_is_that_of_float64(kind, rows, out, inputs, biased, seed):
-    held, bias, x = problem(kind, rows, out, inputs, biased, seed)
-    whole = held.rows().double()
+    packed, bias, x = problem(kind, rows, out, inputs, biased, seed)
+    whole = packed.rows().double()
     truth = F.linear(x.double(), whole, None if bias is None else bias.double())
     size = (x.abs().max() * whole.abs().sum(1).max()).item()
-    assert (by_tiles(held, bias, x) - truth).abs().max() <= WITHIN * max(1.0, size)
+    assert (by_tiles(packed, bias, x) - truth).abs().max() <= WITHIN * max(1.0, size)
 
 
 @pytest.mark.parametrize("kind", ["halves", "int8"])
 def test_bfloat16_rows_are_multiplied_as_they_are(kind):
-    held, _, x = problem(kind, 19, 70, 90, False, 1)
-    truth = F.linear(x.bfloat16().double(), held.rows().double())
-    torch.testing.assert_close(by_tiles(held, None, x.bfloat16()).double(), truth, rtol=2**-8, atol=1e-4)
+    packed, _, x = problem(kind, 19, 70, 90, False, 1)
+    truth = F.linear(x.bfloat16().double(), packed.rows().double())
+    torch.testing.assert_close(by_tiles(packed, None, x.bfloat16()).double(), truth, rtol=2**-8, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_row_gets_the_same_bits_whatever_its_neighbours(kind):
-    held, bias, x = problem(kind, 35, 70, 90, True, 1)
-    whole = by_tiles(held, bias, x)
+    packed, bias, x = problem(kind, 35, 70, 90, True, 1)
+    whole = by_tiles(packed, bias, x)
     in_blocks = kind in ("nibbles", "blocks")  # of which few rows are multiplied in vectors
     for first, count in ((7, 17), (20, 15), *([] if in_blocks else [(0, 1), (3, 2)])):
-        assert torch.equal(by_tiles(held, bias, x[first : first + count]), whole[first : first + count])
+        assert torch.equal(by_tiles(packed, bias, x[first : first + count]), whole[first : first + count])
 
 
 def test_a_row_with_a_number_that_is_none_has_no_numbers():
-    held, _, x = problem("int8", 3, 40, 64, False, 1)
+    packed, _, x = problem("int8", 3, 40, 64, False, 1)
     x[1, 5] = torch.inf
-    assert by_tiles(held, None, x).isfinite().all(1).tolist() == [True, False, True]
+    assert by_tiles(packed, None, x).isfinite().all(1).tolist() == [True, False, True]
