@@ -29,8 +29,8 @@ NEAR = 0.85  # of the fastest prediction, or of plain decoding: a slower candida
 REPEATS = 3  # measurements of each way on each batch of prompts, at most
 LEAST = 2  # batches of prompts that are measured, whatever they take
 # Shares of all time by which replay and pricing begin no further part; of the time that is left then, for growth rules
-# and after them for automatic budgets; of the time of a batch size, for the race that chooses; and of the time that
-# judges, for the finalists that are neither recommended nor the best chain or tree.
+# and after them for trees whose size costs decide; of the time of a batch size, for the race that chooses; and of the
+# time that judges, for the finalists that are neither recommended nor the best chain or tree.
 SHARES = {"replay": 0.2, "price": 0.4, "grow": 1 / 6, "automatic": 0.28, "choose": 0.35, "others": 0.35}
 
 

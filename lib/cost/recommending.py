@@ -41,7 +41,7 @@ from lib.replay.trace import loops
 from lib.trees import named
 
 PREFIX = 64  # committed tokens at which costs of drafting are taken; those of checks are taken at the text's own
-ALONE, ALONE_TOKENS = 4.0, 24  # seconds in which the drafting of an automatic budget is timed, and tokens of a prompt
+ALONE, ALONE_TOKENS = 4.0, 24  # seconds in which drafting under SMART is timed, and tokens of a prompt
 BOUNDS, SHORT = (1, 2, 4, 8), 2.0  # lengths of chains that bound the gain, and seconds in which their checks are timed
 LEAST_PRICED = 2  # drafters whose costs are measured, whatever that takes
 
@@ -246,7 +246,7 @@ def price(task: Task, choosing, tried: Sequence[Candidate],
 def predict(task: Task, choosing, record: Record, prices: Mapping[int, Mapping[str, RoundCost]],
             whole: Deadline) -> tuple[list[Candidate], list[Contest]]:
     """The candidates of all batch sizes, and what competes at each of them: with growth rules of the drafters in turns,
-    those first whose static trees are fastest, and with automatic budgets, as long as time is left. A warning names the
+    those first whose static trees are fastest, and under SMART, as long as time is left. A warning names the
     drafters whose trees were not grown.
     """
     first = task.batches[0]
