@@ -134,7 +134,7 @@ def _read(name: str, measurements: dict[str, object]) -> Tree | Growth:
 
 
 def _number(piece: str, name: str, family: Family) -> float:
-    """An integer, or a decimal fraction where the piece has a point."""
-    if not re.fullmatch(r"\s*\d+(\.\d*)?\s*", piece):
+    """An integer, or a decimal fraction such as 0.05 or 1e-05."""
+    if not re.fullmatch(r"\s*\d+(\.\d+)?(e-\d+)?\s*", piece):
         raise ValueError(f"{name!r} has {piece!r} where a number belongs: write {family.example}")
-    return float(piece) if "." in piece else int(piece)
+    return int(piece) if piece.strip().isdecimal() else float(piece)

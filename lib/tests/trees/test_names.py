@@ -23,6 +23,7 @@ COSTS = Costs((1.0,) * 10, 0.1)
     ("eagle2:4,6@32", Eagle2(32, 6, 4)), ("dyspec@8", BestFirst(8, 8)), ("dyspec@32", BestFirst(32)),
     ("ddtree:4@9", BestFirst(9, 4, "ddtree")), ("opttree@32", BestFirst(32, 16, "opttree", 32, 0.0)),
     ("opttree:8,6,0.25@64", BestFirst(64, 6, "opttree", 8, 0.25)),
+    ("opttree:4,4,1e-05@8", BestFirst(8, 4, "opttree", 4, 1e-05)),
     ("smart:3@8", BestFirst(8, 3, "smart", costs=COSTS)), (BestFirst(20), BestFirst(20)),
 ])
 def test_names_stand_for_trees_and_growth_rules(name, tree):
