@@ -17,8 +17,9 @@ from lib.cost.round_cost import PLAIN, Curve, before_steps
 from lib.decoding import loop
 from lib.decoding.checks import checkable
 from lib.decoding.records import Generation, Hooks, Round
-from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, levels_of
+from lib.drafters.drafter import Drafter, NoDrafter, levels_of
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.wrapper import Wrapper
 from lib.lab.timing import LEAST_REPEATS
 from lib.trees import named, shapes as static
 from lib.trees.growth import Growth
@@ -127,7 +128,8 @@ class InTurns(Wrapper):
     """Shapes take turns in a drafter's rounds, cut to the depth of the shape that is asked for."""
 
     def __init__(self, drafter: Drafter, turns: Iterator[Tree | Growth]):
-        self.drafter, self.turns = drafter, turns
+        super().__init__(drafter)
+        self.turns = turns
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The inner drafter's drafts of the next shape."""

@@ -15,7 +15,8 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.attention.registration import takes_chains
 from lib.decoding.checks import DEEPEST, check, first_levels, positions, token_set, unpadded
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
-from lib.drafters.drafter import ROOT_ALONE, Drafter, LeadingChain, NoDrafter, refuse_nan
+from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, refuse_nan
+from lib.drafters.wrapper import FirstBranch
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
 from lib.lab.timing import clocked
@@ -72,7 +73,7 @@ def generate(
     window = positions(target, drafter, longest)
     if takes_chains(target.config):
         read_in_steps(target)
-        drafter = LeadingChain(drafter)
+        drafter = FirstBranch(drafter)
     drafter.ask_probs(RULES[rule].compares)
     drafter_calls = drafter.calls
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)

@@ -1,14 +1,13 @@
 """Look-up where it has a long match, a model or a head elsewhere (Hu et al. 2024, SAM-Decoding, section 3.4)."""
 
 from dataclasses import replace
-from operator import attrgetter
-from typing import Sequence
 
 from torch import Tensor
 
-from lib.drafters.drafter import LIVE, Drafter, Traits, Wrapper
+from lib.drafters.drafter import LIVE, Drafter, Traits
 from lib.drafters.registry import make
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
+from lib.drafters.wrapper import Wrapper
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
@@ -20,12 +19,11 @@ class CombinedDrafter(Wrapper):
     rounds when it drafts again.
     """
 
-    target = property(attrgetter("drafter.target"))  # of a head, whose hidden states a replay reads
-
     def __init__(self, lookup: SuffixAutomatonDrafter, drafter: Drafter, enough: int = 4):
         if enough < 1:
             raise ValueError(f"a match of {enough} tokens is enough; give 1 or more")
-        self.lookup, self.drafter, self.enough = lookup, drafter, enough
+        super().__init__(lookup, drafter)
+        self.lookup, self.enough = lookup, enough
 
     @classmethod
     def of(cls, pair, *, behind: str = "model", enough: int = 4, shortest: int = 1,
@@ -42,17 +40,6 @@ class CombinedDrafter(Wrapper):
         other, traits = self.drafter.traits, super().traits
         return replace(traits, one_pass=other.one_pass, replay=LIVE if other.replay == LIVE else traits.replay)
 
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes that both drafters hold besides weights."""
-        return self.lookup.cache_bytes + super().cache_bytes
-
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """Starts both on the prompts int64[T]."""
-        self.lookup.start(prompts)
-        self.drafter.start(prompts)
-        self.drafts: list[Draft] = []
-
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """For each row the look-up's draft or the other drafter's."""
         matches = self.lookup.propose(shape, draws)
@@ -61,16 +48,6 @@ class CombinedDrafter(Wrapper):
         calls = self.drafter.calls
         others = matches if all(long) else self.drafter.propose(shape, draws)
         levels = self.drafter.levels or [self.drafter.calls - calls] * len(long)
-        self.levels = [self.drafter.traits.idle_passes if use else count for use, count in zip(long, levels)]
-        self.drafts = [match if use else other for use, match, other in zip(long, matches, others)]
+        self.levels = [self.drafter.idle_passes if is_long else count for is_long, count in zip(long, levels)]
+        self.drafts = [match if is_long else other for is_long, match, other in zip(long, matches, others)]
         return self.drafts
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Both take the kept tokens, whichever of them drafted them."""
-        for drafter in (self.lookup, self.drafter):
-            drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows of both."""
-        self.lookup.select(rows)
-        self.drafter.select(rows)

@@ -1,5 +1,6 @@
 """Controls: drafters of random tokens, of excerpts of text, and one that knows the target's continuation."""
 
+import random
 from typing import Sequence
 
 import torch
@@ -15,6 +16,7 @@ class RandomDrafter(Drafter):
 
     def __init__(self, vocabulary: int, generator: torch.Generator):
         self.vocabulary, self.generator = vocabulary, generator
+        self.random = random.Random(int(torch.randint(2**62, (), generator=generator)))
 
     @classmethod
     def of(cls, pair, *, generator: torch.Generator) -> "RandomDrafter":
@@ -23,27 +25,20 @@ class RandomDrafter(Drafter):
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """Random tokens after each root."""
-        return [Draft(shape, self._random(shape, root), "top_k") for root in self.roots]
+        return [Draft(shape, self._tokens(static(shape), root), "top_k") for root in self.roots]
 
-    def _random(self, shape: Tree, root: int) -> Tensor:
-        tokens = torch.full((static(shape).size,), root)
+    def _tokens(self, shape: Tree, root: int) -> Tensor:
+        tokens = torch.full((shape.size,), root)
         for node in range(shape.size):
             children = list(shape.children(node))
             if len(children) > self.vocabulary:
                 raise ValueError(f"node {node} has {len(children)} children, the vocabulary {self.vocabulary} tokens; "
                                  "give a node no more children than that")
-            if children:
-                tokens[children] = self._distinct(len(children))
+            tokens[children] = self._distinct(len(children))
         return tokens
 
     def _distinct(self, count: int) -> Tensor:
-        """So many different tokens: drawn anew until they differ, since a permutation costs more than checking them."""
-        if count * count > self.vocabulary:  # they seldom differ
-            return torch.randperm(self.vocabulary, generator=self.generator)[:count]
-        while True:
-            drawn = torch.randint(self.vocabulary, (count,), generator=self.generator)
-            if len(set(drawn.tolist())) == count:
-                return drawn
+        return torch.tensor(self.random.sample(range(self.vocabulary), count), dtype=torch.long)
 
 
 class ExcerptDrafter(RandomDrafter):
@@ -55,14 +50,14 @@ class ExcerptDrafter(RandomDrafter):
         super().__init__(vocabulary, generator)
         self.text = torch.cat([text.cpu() for text in texts])
 
-    def _random(self, shape: Tree, root: int) -> Tensor:
-        starts = torch.randint(len(self.text), (static(shape).size,), generator=self.generator).tolist()
+    def _tokens(self, shape: Tree, root: int) -> Tensor:
+        positions = torch.randint(len(self.text), (shape.size,), generator=self.generator).tolist()
         tokens = torch.full((shape.size,), root)
         for node in range(shape.size):
             children = list(shape.children(node))
             for child in children[:1]:
-                starts[child] = (starts[node] + 1) % len(self.text)
-            tokens[children] = self.text[[starts[child] for child in children]]
+                positions[child] = (positions[node] + 1) % len(self.text)
+            tokens[children] = self.text[[positions[child] for child in children]]
             if len(set(tokens[children].tolist())) < len(children):
                 tokens[children] = self._distinct(len(children))
         return tokens
@@ -97,18 +92,18 @@ class OracleDrafter(RandomDrafter):
         """The continuation on the path of first children, and random tokens off it."""
         drafts = super().propose(shape, draws)
         for draft, ahead in zip(drafts, self.ahead):
-            node, tokens = ROOT, draft.tokens
+            children, tokens = shape.children(ROOT), draft.tokens
             for token in ahead:
-                children = list(shape.children(node))
                 if not children:
                     break
-                node = children[0]
-                twins = [child for child in children if tokens[child] == token]
-                tokens[twins] = tokens[node].clone()  # siblings stay distinct
-                tokens[node] = token
+                equal = [child for child in children if tokens[child] == token]
+                tokens[equal] = tokens[children[0]].clone()  # siblings stay distinct
+                tokens[children[0]] = token
+                children = shape.children(children[0])
         return drafts
 
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
+               drafts: Sequence[Draft] | None = None) -> None:
         """Drops the kept tokens from the continuations."""
         super().commit(accepted, bonus)
         self.ahead = [ahead[len(nodes) + 1 :] for ahead, nodes in zip(self.ahead, accepted)]

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from operator import attrgetter
 from typing import Iterable, Sequence
 
 import numpy as np
@@ -23,20 +22,13 @@ BY_RANKS, AGAIN, LIVE = "by ranks", "by drafting again", "live alone"  # see `Tr
 class Traits:
     """What all drafters of a kind have in common; a row of `registry.DRAFTERS` holds them.
 
-    replay: what a trace of the target's text says of its rounds, if its children are not samples: BY_RANKS, the ranks
-        of the text's tokens among its candidates decide what is accepted of any tree; AGAIN, its drafts depend on the
-        text alone; LIVE, they depend on more.
+    replay: how a trace of the target's text decides its rounds, if its children are not samples. BY_RANKS: the ranks of
+        the text's tokens among its candidates decide any tree; AGAIN: its drafts depend on the text alone; LIVE: they
+        depend on more.
     grows: whether trees can grow by its probabilities.
-    per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth, as
-        "ddtree@N" asks for.
+    per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth.
     one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
-    idle_passes: forward passes of its model in a round whose tree comes from another drafter.
-    option: the option that the value after a kind's colon sets, as "lookup:frequent" sets `order`.
-    head: the kind of trained head, or of tables, that it reads from a folder; empty for none.
-    needs_draft_model: whether it is made of the pair's draft model.
     reads_text: whether it drafts from the text alone, so that logs decide its rounds without the target.
-    specs: the specs that studies decode by default; heads are found in their folders instead.
-    advised: whether the recommendation tries it, by its name alone.
     control: whether it only bounds the others, and is made anew for each prompt.
     """
 
@@ -44,13 +36,7 @@ class Traits:
     grows: bool = False
     per_depth: bool = False
     one_pass: bool = False
-    idle_passes: int = 0
-    option: str = ""
-    head: str = ""
-    needs_draft_model: bool = False
     reads_text: bool = False
-    specs: tuple[str, ...] = ()
-    advised: bool = False
     control: bool = False
 
 
@@ -63,25 +49,25 @@ class Drafter:
     token, which the cache of the target lacks. Everything else is a member with a default.
 
     calls: forward passes of the drafter's model since it was made.
-    cache_bytes: bytes that the drafter holds besides weights.
+    idle_passes: those that a round takes in which it drafts nothing.
+    levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
     window: positions that its model has; None without a limit.
+    deepest: levels that it can draft; None without a limit.
     knows: size of the vocabulary that it drafts from; None where that is the target's.
     wants_hidden_states: whether `commit` reads `target_outputs.hidden_states`, [B, m, H] per layer of the target for
-        the nodes of its drafts, and after `start` for the tokens of the prompts, right-padded.
-    levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
-    asked_probs: whether its chosen children carry the distributions that they were chosen from (see `ask_probs`).
-    deepest: levels that it can draft; None without a limit.
+        the nodes of the verified drafts, and after `start` for the tokens of the prompts, right-padded.
+    with_probs: whether its chosen children carry the distributions that they were chosen from (see `ask_probs`).
     name_or_path: the folder that its head or tables were read from; empty without one.
     """
 
     calls: int = 0
-    cache_bytes: int = 0
+    idle_passes: int = 0
+    levels: list[int] | None = None
     window: int | None = None
+    deepest: int | None = None
     knows: int | None = None
     wants_hidden_states: bool = False
-    deepest: int | None = None
-    levels: list[int] | None = None
-    asked_probs: bool = False
+    with_probs: bool = False
     name_or_path: str = ""
 
     @classmethod
@@ -101,9 +87,10 @@ class Drafter:
     @property
     def traits(self) -> Traits:
         """Those of its kind, where they do not depend on its options; a drafter that samples is replayed LIVE."""
-        from lib.drafters.registry import traits_of  # which names all classes
+        from lib.drafters.registry import DRAFTERS, name_of  # which names all classes
 
-        traits = traits_of(type(self))
+        name = name_of(type(self))
+        traits = DRAFTERS[name].traits if name else Traits()
         return traits if getattr(self, "proposal", "top_k") == "top_k" else replace(traits, replay=LIVE)
 
     @property
@@ -111,36 +98,28 @@ class Drafter:
         """Whether `read_ahead` is defined, so that a trace can record the drafter."""
         return type(self).read_ahead is not Drafter.read_ahead
 
-    def ask_probs(self, wanted: bool) -> None:
+    def ask_probs(self, needed: bool) -> None:
         """Whether drafts of chosen children have to carry the drafter's probabilities, for a rule that compares with
         them; until the next call. A drafter that has none gives none.
         """
-        self.asked_probs = wanted
+        self.with_probs = needed
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch of prompts int64[T] and forgets the last; the first `commit` brings each row's first root."""
         self.roots = [int(prompt[-1]) for prompt in prompts]
-        self.drafts: list[Draft] = []
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """One draft per row, its root the row's last committed token: a static shape, or a tree grown by a rule."""
         raise NotImplementedError(f"{type(self).__name__} does not define propose")
 
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """What the target kept: each row's accepted nodes, root excluded, and its bonus token, the new root.
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
+               drafts: Sequence[Draft] | None = None) -> None:
+        """Takes each row's accepted nodes, root excluded, and its bonus token, the new root.
 
         target_outputs: outputs of the target's forward pass of the drafts (of the prompts, in the first call).
+        drafts: those that were verified, where they are not the drafter's own ones.
         """
         self.roots = list(bonus)
-
-    def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
-                  target_outputs=None) -> None:
-        """As `commit`, after a round in which these drafts were verified, in some rows not the drafter's own.
-
-        The default is for drafters that read of a draft the tokens of its nodes alone.
-        """
-        self.drafts = list(drafts)
-        self.commit(accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows of the batch, in this order; the others have ended."""
@@ -190,65 +169,15 @@ class TextDrafter(Drafter):
         self.drafts = [self.draft(text, shape) for text in self.texts]
         return self.drafts
 
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
+               drafts: Sequence[Draft] | None = None) -> None:
         """Appends the kept tokens to the texts."""
-        for text, tokens in zip(self.texts, added_tokens(self.drafts, accepted, bonus), strict=True):
+        for text, tokens in zip(self.texts, added_tokens(drafts or self.drafts, accepted, bonus), strict=True):
             text.extend(tokens)
 
     def select(self, rows: list[int]) -> None:
         """Keeps the texts of these rows."""
         self.texts = [self.texts[row] for row in rows]
-
-
-class Wrapper(Drafter):
-    """A drafter in front of another one, `drafter`, from which it has these attributes, and to which it passes on
-    start, commit and select.
-    """
-
-    drafter: Drafter
-    calls = property(attrgetter("drafter.calls"))
-    cache_bytes = property(attrgetter("drafter.cache_bytes"))
-    window = property(attrgetter("drafter.window"))
-    knows = property(attrgetter("drafter.knows"))
-    wants_hidden_states = property(attrgetter("drafter.wants_hidden_states"))
-
-    def ask_probs(self, wanted: bool) -> None:
-        """Asks `drafter`."""
-        self.drafter.ask_probs(wanted)
-
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """Starts `drafter` on the prompts int64[T]."""
-        self.drafter.start(prompts)
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """As `Drafter.commit`, for `drafter`."""
-        self.drafter.commit(accepted, bonus, target_outputs)
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows of `drafter`."""
-        self.drafter.select(rows)
-
-
-class LeadingChain(Wrapper):
-    """Another drafter's drafts, cut to the nodes before the first that does not follow the one before it: a target that
-    takes chains cannot check the branches that a look-up adds.
-    """
-
-    levels = property(attrgetter("drafter.levels"))
-
-    def __init__(self, drafter: Drafter):
-        self.drafter = drafter
-
-    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """The drafts, none of which has a branch."""
-        return [self._cut(draft) for draft in self.drafter.propose(shape, draws)]
-
-    def _cut(self, draft: Draft) -> Draft:
-        follows = draft.tree.parents == np.arange(draft.tree.size) - 1
-        if follows.all():
-            return draft
-        nodes = list(range(int(follows.argmin())))
-        return draft.part(part_of(draft.tree, tuple(nodes)), nodes)
 
 
 def alone(roots: Sequence[int]) -> list[Draft]:
@@ -301,8 +230,8 @@ def levels_of(tree: Tree, depth: int) -> tuple[Tree, list[int]]:
 @lru_cache(maxsize=4096)
 def part_of(tree: Tree, nodes: tuple[int, ...]) -> Tree:
     """The tree of some nodes in their order, which include the parent of each; one object per part, as in `_tree`."""
-    place = {node: index for index, node in enumerate(nodes)}
-    return Tree([NO_PARENT] + [place[int(tree.parents[node])] for node in nodes[1:]], tree.rank[list(nodes)])
+    index_of = {node: index for index, node in enumerate(nodes)}
+    return Tree([NO_PARENT] + [index_of[int(tree.parents[node])] for node in nodes[1:]], tree.rank[list(nodes)])
 
 
 def refuse_nan(logits: Tensor, model) -> None:

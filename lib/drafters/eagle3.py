@@ -31,6 +31,8 @@ class Eagle3Drafter(HeadDrafter):
     ends in the root's; the entries of a tree are forgotten, since its features were the head's guesses.
     """
 
+    idle_passes = 1
+
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Remembers the prompts int64[T]; their features come with the first `commit`."""
         super().start(prompts)
@@ -48,7 +50,7 @@ class Eagle3Drafter(HeadDrafter):
         """
         roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
-        if (isinstance(shape, Tree) and self.filling is not None and self.proposal == "top_k" and not self.asked_probs
+        if (isinstance(shape, Tree) and self.filling is not None and self.proposal == "top_k" and not self.with_probs
                 and shape.budget and shape.last_rank < self.output.out_features):
             self.calls += shape.max_depth - 1  # besides that of the roots
             names = None if self.known is None else self.known.tokens
@@ -57,7 +59,7 @@ class Eagle3Drafter(HeadDrafter):
                                                  self.output.out_features, names)
             self.drafts = [Draft(shape, row, "top_k") for row in filled]
             return self.drafts
-        filling = Filling(shape, roots, self.proposal, self.temperature, self.asked_probs, self.known)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.with_probs, self.known)
         while (level := filling.next_level()) is not None:
             if level.depth == 0:
                 logits = self._logits(self.outputs)
@@ -68,13 +70,18 @@ class Eagle3Drafter(HeadDrafter):
         return self.drafts
 
     @torch.no_grad()
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Forgets the tree, and keeps features and tokens of the accepted nodes; in the first call of the prompts."""
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
+               drafts: Sequence[Draft] | None = None) -> None:
+        """Forgets the tree, and keeps features and tokens of the accepted nodes; in the first call of the prompts. In a
+        round without a draft of its own the entries that waited are forwarded now.
+        """
         with forward():
             features = self.head.read(hidden_states(target_outputs))
         if self.prompts is None:
+            if not self.drafts:
+                self._forward_waiting()
             self.cache.forget()
-            added = added_tokens(self.drafts, accepted, bonus)
+            added = added_tokens(drafts or self.drafts, accepted, bonus)
             self._wait(features, [[ROOT, *nodes] for nodes in accepted], added)
             self.drafts = []
             return
@@ -82,16 +89,6 @@ class Eagle3Drafter(HeadDrafter):
         self._wait(features, [list(range(len(tokens))) for tokens in texts], texts)
         self._forward_prompts()
         self.prompts = None
-
-    @torch.no_grad()
-    def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
-                  target_outputs=None) -> None:
-        """As `commit`, after a round in which these drafts were verified; in a round without a draft of its own the
-        entries that waited are forwarded now.
-        """
-        if self.prompts is None and not self.drafts:
-            self._forward_waiting()
-        super().commit_of(drafts, accepted, bonus, target_outputs)
 
     def select(self, rows: list[int]) -> None:
         """As `Drafter.select`, for the cache and the entries that wait."""

@@ -18,8 +18,6 @@ from lib.verify.draft import Draft, Draws
 from lib.verify.rules import without
 from lib.verify.warping import best_token, warp
 
-PER_NODE, PER_DEPTH, PER_PARENT = "node", "depth", "parent"  # what a drafter gives distributions for, see `Filling`
-
 
 def top_tokens(scores: Tensor, count: int) -> Tensor:
     """The best tokens of each row of scores [S, V], int64[S, count]; of equals the one with the lower index first."""
@@ -34,8 +32,8 @@ def top_tokens(scores: Tensor, count: int) -> Tensor:
     tied = (top.values[:, 1:] == top.values[:, :-1]).any(-1)
     best, least = top.indices[:, :count], top.values[:, count - 1]
     for row in tied.nonzero()[:, 0].tolist():
-        able = (scores[row] >= least[row]).nonzero()[:, 0]
-        best[row] = able[scores[row, able].sort(descending=True, stable=True).indices[:count]]
+        candidates = (scores[row] >= least[row]).nonzero()[:, 0]
+        best[row] = candidates[scores[row, candidates].sort(descending=True, stable=True).indices[:count]]
     return best
 
 
@@ -47,22 +45,22 @@ def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
 
 
 def independent(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:
-    """`count` independent samples of probs float[V]: each distinct token as (place of its first draw, token, count)."""
+    """`count` independent samples of probs float[V]: each distinct token as (first draw, token, number of draws)."""
     drawn = [draws.categorical(probs) for _ in range(count)]
     return [(drawn.index(token), token, drawn.count(token)) for token in dict.fromkeys(drawn)]
 
 
 def distinct(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:
-    """`count` samples of probs float[V] without replacement, as (place, token, 1) in draw order, at most V of them.
+    """`count` samples of probs float[V] without replacement, as (draw, token, 1) in draw order, at most V of them.
 
     Where no mass is left the rest is drawn uniformly from the tokens not yet drawn, as Sequoia's rule supposes.
     """
     tokens: list[int] = []
-    left = probs
+    remaining = probs
     for _ in range(min(count, probs.shape[-1])):
-        tokens.append(draws.categorical(left))
-        left = without(left, tokens)
-    return [(place, token, 1) for place, token in enumerate(tokens)]
+        tokens.append(draws.categorical(remaining))
+        remaining = without(remaining, tokens)
+    return [(draw, token, 1) for draw, token in enumerate(tokens)]
 
 
 SAMPLERS = {"iid": independent, "without_replacement": distinct}
@@ -76,20 +74,6 @@ def check_proposal(proposal: str, temperature: float) -> None:
         raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
 
 
-def check_growth(rule: Growth, proposal: str = "top_k", temperature: float = 1.0, gives: str = PER_NODE) -> None:
-    """ValueError where a drafter of this proposal cannot follow a growth rule: where the rule grows over distributions
-    of another kind than the drafter gives (see `Filling`), or where the drafter samples.
-    """
-    family = rule.name.partition(":")[0]
-    if family == "ddtree" and gives != PER_DEPTH:
-        raise ValueError(f"{rule.name!r} grows over one distribution per depth, this drafter gives one per node; take "
-                         "a rule such as 'dyspec@32', or a drafter with one distribution per depth")
-    if proposal != "top_k" or temperature <= 0:
-        raise ValueError(f"{rule.name!r} takes the most likely children by probability; the drafter's proposal is "
-                         f"{proposal!r}, its temperature {temperature}: make one with 'top_k' and a temperature above "
-                         "0, or give a static shape")
-
-
 class Filling:
     """The drafts of B rows while they are filled: copies of a static shape, or trees that grow by a rule.
 
@@ -99,25 +83,29 @@ class Filling:
 
     keep_probs: whether "top_k" drafts carry the distributions too, which rules do not need.
     output: the output layer that made the logits, where they are those of some tokens alone.
-    gives: what the drafter has a distribution for: PER_NODE, from one forward pass per level; or, from a single forward
-        pass, PER_DEPTH or PER_PARENT token. Levels of the last two are not forwarded.
+    one_pass: whether one forward pass gives the logits of all levels, so that levels are not forwarded.
     levels: the levels of each row that were forwarded or grown.
-    ValueError as for `check_growth`.
+    ValueError for a growth rule where the drafter samples.
     """
 
     def __init__(self, shape: Tree | Growth, roots: Sequence[int], proposal: str, temperature: float,
-                 keep_probs: bool = False, output: ReducedOutput | None = None, gives: str = PER_NODE):
+                 keep_probs: bool = False, output: ReducedOutput | None = None, one_pass: bool = False):
         self.shape, self.proposal, self.temperature, self.output = shape, proposal, temperature, output
-        self.keep_probs, self.gives, self.static = keep_probs or proposal != "top_k", gives, isinstance(shape, Tree)
+        self.keep_probs, self.one_pass = keep_probs or proposal != "top_k", one_pass
+        self.static = isinstance(shape, Tree)
         self.probs: list[dict[int, Tensor]] = [{} for _ in roots]  # slot -> float[V] that its children came from
         if self.static:
-            levels, place = plan(shape)
-            self._left, self.places, self.levels = iter(levels), [place] * len(roots), [shape.max_depth] * len(roots)
+            levels, places = plan(shape)
+            self.places, self.levels = [places] * len(roots), [shape.max_depth] * len(roots)
+            self._remaining = iter(levels)
             self.tokens = torch.zeros(len(roots), shape.size, dtype=torch.long)  # [B, m]
             self.tokens[:, ROOT] = torch.tensor(roots)
             self.counts = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
         else:
-            check_growth(shape, proposal, temperature, gives)
+            if proposal != "top_k" or temperature <= 0:
+                raise ValueError(f"{shape.name!r} takes the most likely children; the drafter's proposal is "
+                                 f"{proposal!r}, its temperature {temperature}: make one with 'top_k' and a "
+                                 "temperature above 0, or give a static shape")
             self.places, self.levels = [{} for _ in roots], [0] * len(roots)
             self.tokens = [np.array([root]) for root in roots]  # int64[c] of each row's candidates
             self.candidates = [Candidates.root() for _ in roots]
@@ -129,20 +117,20 @@ class Filling:
         Rows of growing trees with fewer nodes are padded with nodes that attend to themselves alone.
         """
         if self.static:
-            return next(self._left, None)
+            return next(self._remaining, None)
         nodes = [next_level(self.shape, candidates) for candidates in self.candidates]
         widest, depth, before = max(map(len, nodes)), max(self.levels), self._forwarded
-        if not widest or not depth or self.gives != PER_NODE:
+        if not widest or not depth or self.one_pass:
             return Level(depth, nodes) if widest else None
         sees = torch.zeros(len(nodes), widest, before + widest, dtype=torch.bool)
         sees[:, :, before:] = torch.eye(widest, dtype=torch.bool)
         above = np.zeros((len(nodes), widest), dtype=np.int64)
-        for row, (place, candidates) in enumerate(zip(self.places, self.candidates)):
+        for row, (places, candidates) in enumerate(zip(self.places, self.candidates)):
             for index, node in enumerate(nodes[row].tolist()):
-                place[node] = before + index
+                places[node] = before + index
                 path = []  # places of the node and its ancestors but the root, which is in the tail
                 while node != ROOT:
-                    path.append(place[node])
+                    path.append(places[node])
                     node = int(candidates.parents[node])
                 sees[row, index, path] = True
                 above[row, index] = 1 + path[1] if len(path) > 1 else 0
@@ -179,10 +167,10 @@ class Filling:
             for slot in level.nodes:
                 if slot not in counts:
                     continue
-                below = self.shape.children(slot)
-                for place, token, count in SAMPLERS[self.proposal](probs[slot], len(below), draws):
-                    self.tokens[row, below[place]] = token
-                    counts[below[place]] = count
+                children = self.shape.children(slot)
+                for draw, token, count in SAMPLERS[self.proposal](probs[slot], len(children), draws):
+                    self.tokens[row, children[draw]] = token
+                    counts[children[draw]] = count
 
     def _grow_row(self, row: int, nodes: np.ndarray, logits: Tensor) -> None:
         """Gives candidates of a row their best children, from logits [k, V], or [k, K]; of [1, ..] for all of them.
@@ -195,9 +183,9 @@ class Filling:
         tokens = (best if self.output is None else self.output.tokens[best]).numpy(force=True)
         if self.keep_probs:
             self.probs[row].update(zip(nodes.tolist(), self._distributions(logits, len(nodes))))
-        all_nodes = len(nodes), probs.shape[1]
-        self.candidates[row] = self.candidates[row].with_children(nodes, np.broadcast_to(probs, all_nodes))
-        self.tokens[row] = np.concatenate([self.tokens[row], np.broadcast_to(tokens, all_nodes).ravel()])
+        per_node = len(nodes), probs.shape[1]
+        self.candidates[row] = self.candidates[row].with_children(nodes, np.broadcast_to(probs, per_node))
+        self.tokens[row] = np.concatenate([self.tokens[row], np.broadcast_to(tokens, per_node).ravel()])
         self.levels[row] += 1
 
     def _distributions(self, logits: Tensor, nodes: int) -> Tensor:
@@ -209,7 +197,7 @@ class Filling:
     def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:
         """The drafts, and for each the places of its nodes among those that were forwarded."""
         drafts, places = [], []
-        for row, place in enumerate(self.places):
+        for row, place_of_slot in enumerate(self.places):
             tree, slots, tokens, counts, reach = self.shape, range(self.shape.budget + 1), self.tokens[row], None, None
             if not self.static:
                 grown = self.candidates[row].tree(self.shape.keep(self.candidates[row]))
@@ -220,15 +208,15 @@ class Filling:
                 tree, tokens = self._filled_part(slots), tokens[slots]
                 counts = torch.tensor([self.counts[row][slot] for slot in slots])
             drafts.append(Draft(tree, tokens, self.proposal, self._probs(row, slots), counts, reach))
-            places.append({node: place[slot] for node, slot in enumerate(slots) if slot in place})
+            places.append({node: place_of_slot[slot] for node, slot in enumerate(slots) if slot in place_of_slot})
         return drafts, places
 
     def _filled_part(self, slots: list[int]) -> Tree:
         """The tree of the filled slots of a shape; the rank of a node tells when its token was first drawn."""
-        node = {slot: index for index, slot in enumerate(slots)}
-        above = [int(self.shape.parents[slot]) for slot in slots[1:]]
-        rank = [self.shape.children(parent).index(slot) for parent, slot in zip(above, slots[1:])]
-        return Tree([NO_PARENT] + [node[parent] for parent in above], [0] + rank)
+        node_of = {slot: node for node, slot in enumerate(slots)}
+        parents = [int(self.shape.parents[slot]) for slot in slots[1:]]
+        rank = [self.shape.children(parent).index(slot) for parent, slot in zip(parents, slots[1:])]
+        return Tree([NO_PARENT] + [node_of[parent] for parent in parents], [0] + rank)
 
     def _probs(self, row: int, slots: Sequence[int]) -> Tensor | None:
         """float[m, V]: the distribution that the children of each of these slots came from; zeros at leaves."""

@@ -1,6 +1,5 @@
 """The base of drafters with a trained head, which reads the target's hidden states."""
 
-from operator import attrgetter
 from typing import Iterable, Sequence
 
 import torch
@@ -10,7 +9,7 @@ from lib.drafters.drafter import Drafter
 from lib.drafters.filling import check_proposal, rank_of
 from lib.drafters.heads import published
 from lib.drafters.heads.store import check_folder_of
-from lib.drafters.registry import traits_of
+from lib.drafters.registry import name_of
 from lib.forward.packed import pack, weights_of
 from lib.forward.passes import forward_pass
 from lib.forward.reduced import ReducedOutput, rows_of
@@ -28,7 +27,6 @@ class HeadDrafter(Drafter):
     """
 
     wants_hidden_states = True
-    cache_bytes = property(attrgetter("cache.bytes"))
 
     def __init__(self, target, head, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
@@ -42,7 +40,7 @@ class HeadDrafter(Drafter):
     @classmethod
     def of(cls, pair, *, folder=None, **options) -> "HeadDrafter":
         """The drafter of the head in a folder or hub id; without one, of the head that ships for the pair's target."""
-        kind = traits_of(cls).head
+        kind = name_of(cls)
         folder = check_folder_of(pair.target_name, kind) if folder is None else folder
         return cls(pair.target, published.load(kind, folder, pair.target), **options)
 

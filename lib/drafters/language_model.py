@@ -1,7 +1,6 @@
 """A language model that fills a shape or grows a tree, one forward pass per level, with tree attention and a cache."""
 
 from functools import cached_property
-from operator import attrgetter
 from typing import Sequence
 
 import torch
@@ -37,8 +36,6 @@ class LanguageModelDrafter(Drafter):
     go as deep as its deepest row.
     """
 
-    cache_bytes = property(attrgetter("cache.bytes"))
-
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
         self.model, self.proposal, self.temperature = model, proposal, temperature
@@ -64,7 +61,6 @@ class LanguageModelDrafter(Drafter):
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Prefills the prompts int64[T], as one call. ValueError where the model gives NaN."""
         check_attention(self.model)
-        self._check_window(max(map(len, prompts)))
         self.blocks = forward_pass(self.narrow)
         self.choices = self.narrow.get_output_embeddings().out_features  # tokens to choose from
         done = prefill(forward_pass(self.narrow, "layers"), prompts)
@@ -87,13 +83,14 @@ class LanguageModelDrafter(Drafter):
             raise ValueError(f"shape is a tree of {shape.budget} nodes, but the draft model "
                              f"{type(self.model).__name__} takes chains; give a chain, such as 'chain:4'")
         if (static and shape.budget and shape.last_rank < self.choices and self.blocks.fills
-                and self.proposal == "top_k" and not self.asked_probs):  # which gives no probabilities
+                and self.proposal == "top_k" and not self.with_probs):  # which gives no probabilities
             self._fill_at_once(shape)
             return self.drafts
-        filling = self._filling(shape)
+        roots = [tail[-1] for tail in self.tails]
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.with_probs, self.output)
         while (level := filling.next_level()) is not None:
             if level.depth == 0:
-                tokens = self._tail_tokens(shape.max_depth)
+                tokens = self._tail_tokens()
                 logits = self._forward(tokens, self.waiting.depth, self.waiting.mask, logits_to_keep=1)
             else:
                 make = planned_block if static else block
@@ -105,7 +102,7 @@ class LanguageModelDrafter(Drafter):
 
     def _fill_at_once(self, shape: Tree) -> None:
         """Fills a shape in one call."""
-        tokens, rows = self._tail_tokens(shape.max_depth), len(self.tails)
+        tokens, rows = self._tail_tokens(), len(self.tails)
         levels = native_levels(shape, self.waiting)
         with forward():
             filled = self.blocks.fill(tokens, self.waiting.depth, self.waiting.mask, self.cache, levels, self.choices,
@@ -114,59 +111,34 @@ class LanguageModelDrafter(Drafter):
         self.drafts = [Draft(shape, row, "top_k") for row in filled]
         self.levels, self.places = [shape.max_depth] * rows, [plan(shape)[1]] * rows
 
-    def _filling(self, shape: Tree | Growth) -> Filling:
-        """The trees of this round, to be filled."""
-        roots = [tail[-1] for tail in self.tails]
-        return Filling(shape, roots, self.proposal, self.temperature, self.asked_probs, self.output)
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """Keeps the accepted nodes that were forwarded; the others, and the bonus token, wait for the next round."""
-        self._advance(accepted, [[token] for token in bonus])
-
-    def commit_of(self, drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int],
-                  target_outputs=None) -> None:
-        """As `commit`, after a round in which these drafts were verified: of its own draft, if it made one, the
-        drafter keeps the nodes along the accepted path; the other tokens wait for the next round.
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
+               drafts: Sequence[Draft] | None = None) -> None:
+        """Keeps the forwarded nodes of its own draft along the kept tokens; the tokens after them wait for the next
+        round.
         """
-        added = added_tokens(drafts, accepted, bonus)
-        shared = [draft.along(tokens[:-1]) for draft, tokens in zip(self.drafts, added)] or [[] for _ in added]
-        self._advance(shared, [tokens[len(nodes):] for tokens, nodes in zip(added, shared)])
+        forwarded, kept = bool(self.cache.pending), []
+        for row, tokens in enumerate(added_tokens(drafts or self.drafts, accepted, bonus)):
+            nodes = self.drafts[row].along(tokens[:-1]) if self.drafts else []
+            places = [self.waiting.width + self.places[row][node] for node in nodes if node in self.places[row]]
+            if forwarded:
+                kept.append([*range(self.waiting.width - len(self.tails[row]), self.waiting.width), *places])
+                self.tails[row] = []
+            self.tails[row] += tokens[len(places):]
+        if forwarded:
+            self.cache.commit(kept)
+        self.drafts = []
 
     def select(self, rows: list[int]) -> None:
         """As `Drafter.select`, for the cache and the tails."""
         self.cache.select(torch.tensor(rows))
         self.tails = [self.tails[row] for row in rows]
 
-    def _advance(self, accepted: list[list[int]], following: list[list[int]]) -> None:
-        """Keeps the accepted nodes of its own draft and the tokens after them, the last of which is the new root."""
-        forwarded, kept = bool(self.cache.pending), []
-        for row, nodes in enumerate(accepted):
-            held = [self.waiting.width + self.places[row][node] for node in nodes if node in self.places[row]]
-            late = self.drafts[row].tokens_of(nodes[len(held):]) if len(held) < len(nodes) else []
-            if forwarded:
-                kept.append([*range(self.waiting.width - len(self.tails[row]), self.waiting.width), *held])
-                self.tails[row] = []
-            self.tails[row] += late + following[row]
-        if forwarded:
-            self.cache.commit(kept)
-        self.drafts = []
-
-    def _tail_tokens(self, levels: int) -> Tensor:
-        """The tokens int64[B, W] that the cache lacks, right-aligned so that every root has the same slot.
-
-        levels: those of the deepest tree to come. ValueError where it would leave the window.
-        """
+    def _tail_tokens(self) -> Tensor:
+        """The tokens int64[B, W] that the cache lacks, right-aligned so that every root has the same slot."""
         self.waiting = tails(tuple(map(len, self.tails)))
-        texts = (held + len(tail) for held, tail in zip(self.cache.rows.as_list, self.tails))
-        self._check_window(max(texts) + levels - 1)  # the last level is never forwarded
         return torch.tensor([[0] * (self.waiting.width - len(tail)) + tail for tail in self.tails])
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, **kwargs) -> Tensor:
         device = self.blocks.device
         self.calls += 1
         return self.blocks(tokens.to(device), depth.to(device), mask.to(device), self.cache, **kwargs).logits
-
-    def _check_window(self, needed: int) -> None:
-        if self.window and needed > self.window:
-            raise ValueError(f"the drafter needs {needed} positions, its window has {self.window}; shorten the prompt, "
-                             "max_new_tokens or the tree, or take a drafter with a larger window")

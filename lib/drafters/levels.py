@@ -58,30 +58,31 @@ def plan(tree: Tree) -> tuple[tuple[Level, ...], dict[int, int]]:
 
     Places count from 0. The root is forwarded with the tail and has no place; leaves are never forwarded.
     """
-    levels, place = [], {}
+    levels, places = [], {}
     for depth in range(tree.max_depth):
         nodes = [node for node in np.flatnonzero(tree.depth == depth).tolist() if tree.children(node)]
         sees = above = None
         if depth:
-            above = torch.tensor([1 + place.get(int(tree.parents[node]), -1) for node in nodes])
-            place |= {node: len(place) + index for index, node in enumerate(nodes)}
-            sees = torch.tensor(tree.mask[np.ix_(nodes, list(place))])
-        below = [(index, child) for index, node in enumerate(nodes) for child in tree.children(node)]
-        most = max(int(tree.rank[child]) for _, child in below) + 1
-        best = torch.tensor([index * most + int(tree.rank[child]) for index, child in below])
-        levels.append(Level(depth, tuple(nodes), sees, above, most, best, torch.tensor([child for _, child in below])))
-    return tuple(levels), place
+            above = torch.tensor([1 + places.get(int(tree.parents[node]), -1) for node in nodes])
+            places |= {node: len(places) + index for index, node in enumerate(nodes)}
+            sees = torch.tensor(tree.mask[np.ix_(nodes, list(places))])
+        children = [(index, child) for index, node in enumerate(nodes) for child in tree.children(node)]
+        most = max(int(tree.rank[child]) for _, child in children) + 1
+        best = torch.tensor([index * most + int(tree.rank[child]) for index, child in children])
+        slots = torch.tensor([child for _, child in children])
+        levels.append(Level(depth, tuple(nodes), sees, above, most, best, slots))
+    return tuple(levels), places
 
 
 @lru_cache(maxsize=1024)
 def tails(lengths: tuple[int, ...]) -> Tails:
     """The layout of tails of these numbers of tokens, one per row."""
-    width, held = max(lengths), torch.tensor(lengths)
-    place, padding = torch.arange(width), width - held[:, None]
-    visible = place >= padding
+    width, counts = max(lengths), torch.tensor(lengths)
+    slots, padding = torch.arange(width), width - counts[:, None]
+    visible = slots >= padding
     itself = torch.eye(width, dtype=torch.bool)
     mask = itself | torch.ones_like(itself).tril() & visible[:, None]
-    return Tails(width, (place - padding).clamp_min(0), _shared(mask), held - 1, visible)
+    return Tails(width, (slots - padding).clamp_min(0), _shared(mask), counts - 1, visible)
 
 
 def block(waiting: Tails, level: Level) -> tuple[Tensor, Tensor]:
@@ -114,6 +115,6 @@ def native_levels(shape: Tree, waiting: Tails | None = None) -> Levels:
             positions, mask = torch.full((len(level.nodes),), level.depth - 1), level.sees
         elif level.depth:
             positions, mask = planned_block(waiting, level)
-        below = torch.stack([level.best // level.most, level.best % level.most, level.slots], dim=1)
-        levels.append((torch.tensor(level.nodes), below, positions, mask))
+        children = torch.stack([level.best // level.most, level.best % level.most, level.slots], dim=1)
+        levels.append((torch.tensor(level.nodes), children, positions, mask))
     return Levels(shape.size, levels)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.drafters.drafter import levels_of
-from lib.drafters.filling import PER_DEPTH, PER_PARENT, Filling
+from lib.drafters.filling import Filling
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.lab.processor import one_thread
@@ -45,9 +45,10 @@ class MarginalDrafter(HeadDrafter):
 
         Without a budget there is no forward pass, as where a policy advises against drafting.
         """
-        static, gives = isinstance(shape, Tree), PER_DEPTH if self.traits.per_depth else PER_PARENT
+        static = isinstance(shape, Tree)
         wanted = levels_of(shape, self.head.depth)[0] if static else shape.at_most(self.head.depth)
-        filling = Filling(wanted, self.roots, self.proposal, self.temperature, self.asked_probs, self.known, gives)
+        filling = Filling(wanted, self.roots, self.proposal, self.temperature, self.with_probs, self.known,
+                          one_pass=True)
         while (level := filling.next_level()) is not None:
             if level.depth == 0:
                 self.calls += 1
@@ -64,7 +65,8 @@ class MarginalDrafter(HeadDrafter):
         return logits[:, depth, None]
 
     @torch.no_grad()
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
+               drafts: Sequence[Draft] | None = None) -> None:
         """Takes the hidden states of the kept tokens: of the whole prompts first, then of each root and its path."""
         first = not self.roots
         kept = [list(range(length)) for length in self.lengths] if first else [[ROOT, *nodes] for nodes in accepted]

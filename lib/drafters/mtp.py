@@ -78,14 +78,15 @@ class MtpDrafter(Drafter):
         self.drafts: list[Draft] = []
 
     @torch.no_grad()
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
+               drafts: Sequence[Draft] | None = None) -> None:
         """Appends the accepted tokens and the bonus token, and takes the target's last hidden states of them."""
         last = target_outputs.hidden_states[-1]
         if not self.states:
             self.states = [last[row : row + 1, : len(text)] for row, text in enumerate(self.texts)]
             new = [[] for _ in bonus]
         else:
-            new = [draft.tokens_of(nodes) for draft, nodes in zip(self.drafts, accepted)]
+            new = [draft.tokens_of(nodes) for draft, nodes in zip(drafts or self.drafts, accepted)]
             for row, nodes in enumerate(accepted):
                 self.states[row] = torch.cat([self.states[row], last[row : row + 1, [ROOT, *nodes]]], dim=1)
                 self.fresh[row] = 1 + len(nodes)

@@ -4,7 +4,6 @@ A new kind is a subclass of `Drafter` in a file of its own, and one row here: st
 the readers of logs take it from its row.
 """
 
-import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -13,20 +12,33 @@ from typing import get_args
 
 from lib.drafters.drafter import AGAIN, BY_RANKS, Drafter, Traits
 
+DRAFT_MODEL, FOLDER = "draft model", "folder"  # see `Kind.needs`
+
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of drafter: "module:Class", imported when it is used, a short description of its proposals, its traits."""
+    """A kind of drafter.
+
+    home: "module:Class"; the module is imported when it is used. proposes: what it drafts, in a few words.
+    option: the option that the value after a kind's colon sets, as "sam:3" sets `shortest`.
+    needs: DRAFT_MODEL, that of the pair; FOLDER, of the kind's name, with a trained head or tables; empty for neither.
+    specs: the specs that studies decode by default; heads are found in their folders instead.
+    advised: whether the recommendation tries it, by its name alone.
+    """
 
     home: str
-    about: str
+    proposes: str
     traits: Traits = Traits()
+    option: str = ""
+    needs: str = ""
+    specs: tuple[str, ...] = ()
+    advised: bool = False
 
     @property
     def drafter(self) -> type[Drafter]:
         """The class."""
         module, _, name = self.home.partition(":")
-        return getattr(import_module(module), name)
+        return getattr(import_module(f"lib.drafters.{module}"), name)
 
     @property
     def options(self) -> dict[str, Parameter]:
@@ -39,71 +51,45 @@ class Kind:
         return {option.name: option for option in reversed(named)}  # those of `of` replace the constructor's
 
 
+ONE_PASS_HEAD = Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True)
 DRAFTERS: dict[str, Kind] = {
-    "none": Kind("lib.drafters.drafter:NoDrafter", "nothing: plain decoding"),
-    "model": Kind(
-        "lib.drafters.language_model:LanguageModelDrafter", "a language model's most likely tokens, or its samples",
-        Traits(BY_RANKS, grows=True, option="proposal", needs_draft_model=True, specs=("model",), advised=True)),
-    "plain": Kind(
-        "lib.drafters.plain:PlainDrafter",
-        "a language model without a cache, one forward pass per node: the reference for the others",
-        Traits(AGAIN, option="proposal", needs_draft_model=True)),
-    "ngrams": Kind(
-        "lib.drafters.text_drafters:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
-        Traits(BY_RANKS, option="enough", head="ngrams", reads_text=True)),
-    "lookup": Kind(
-        "lib.drafters.text_drafters:LookupDrafter", "the tokens after earlier occurrences of the last few tokens",
-        Traits(AGAIN, option="order", reads_text=True, specs=("lookup", "lookup:frequent"), advised=True)),
-    "sam": Kind(
-        "lib.drafters.text_drafters:SuffixAutomatonDrafter",
-        "the tokens after the longest earlier match of any length",
-        Traits(AGAIN, option="shortest", reads_text=True, specs=("sam",), advised=True)),
-    "combined": Kind(
-        "lib.drafters.combined:CombinedDrafter",
-        "the longest earlier match where it is long enough, a model or a head elsewhere",
-        Traits(AGAIN, option="enough", needs_draft_model=True, specs=("combined",), advised=True)),
-    "adaptive": Kind(
-        "lib.drafters.adaptive:AdaptiveDrafter", "a language model that drafts as deep as its last rounds advise",
-        Traits(option="policy", needs_draft_model=True,
-               specs=("adaptive:schedule", "adaptive:complexity", "adaptive:pays"))),
-    "confident": Kind(
-        "lib.drafters.adaptive:ConfidentDrafter", "a language model that stops where its confidence is low",
-        Traits(AGAIN, option="threshold", needs_draft_model=True, specs=("confident",))),
-    "merged": Kind(
-        "lib.drafters.merged:MergedDrafter", "several language models' trees, or samples, in one tree",
-        Traits(option="proposal", needs_draft_model=True, specs=("merged",))),
-    "medusa": Kind(
-        "lib.drafters.marginals:MedusaDrafter", "heads on the target's last hidden state, one per depth",
-        Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="medusa")),
-    "eagle3": Kind(
-        "lib.drafters.eagle3:Eagle3Drafter", "a layer that continues features fused from three of the target's layers",
-        Traits(BY_RANKS, grows=True, idle_passes=1, head="eagle3")),
-    "dflash": Kind(
-        "lib.drafters.marginals:DFlashDrafter", "layers that predict every depth in one forward pass",
-        Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True, head="dflash")),
-    "dspark": Kind(
-        "lib.drafters.marginals:DSparkDrafter", "a block head, with a bias from each node's parent token",
-        Traits(BY_RANKS, grows=True, one_pass=True, head="dspark")),
-    "choosing": Kind(
-        "lib.drafters.choosing:ChoosingDrafter", "whichever of several drafters is fastest, or suits the text's length",
-        Traits(option="by")),
-    "mtp": Kind(
-        "lib.drafters.mtp:MtpDrafter", "the target's own multi-token-prediction module",
-        Traits(specs=("mtp",), advised=True)),
-    "random": Kind(
-        "lib.drafters.controls:RandomDrafter", "uniform random tokens", Traits(specs=("random",), control=True)),
-    "oracle": Kind(
-        "lib.drafters.controls:OracleDrafter", "the target's own continuation",
-        Traits(specs=("oracle",), control=True)),
+    "none": Kind("drafter:NoDrafter", "nothing: plain decoding"),
+    "model": Kind("language_model:LanguageModelDrafter", "a language model's most likely tokens, or its samples",
+                  Traits(BY_RANKS, grows=True), "proposal", DRAFT_MODEL, ("model",), advised=True),
+    "ngrams": Kind("text_drafters:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
+                   Traits(BY_RANKS, reads_text=True), "enough", FOLDER),
+    "lookup": Kind("text_drafters:LookupDrafter", "the tokens after earlier occurrences of the last few tokens",
+                   Traits(AGAIN, reads_text=True), "longest", specs=("lookup",), advised=True),
+    "sam": Kind("text_drafters:SuffixAutomatonDrafter", "the tokens after the longest earlier match of any length",
+                Traits(AGAIN, reads_text=True), "shortest", specs=("sam",), advised=True),
+    "combined": Kind("combined:CombinedDrafter", "the longest earlier match where it is long enough, a model or a head "
+                     "elsewhere", Traits(AGAIN), "enough", DRAFT_MODEL, ("combined",), advised=True),
+    "merged": Kind("merged:MergedDrafter", "several language models' trees, or samples, in one tree",
+                   Traits(), "proposal", DRAFT_MODEL, ("merged",)),
+    "choosing": Kind("choosing:ChoosingDrafter", "one of several drafters: the fastest, or by the text's length",
+                     Traits(), "by", DRAFT_MODEL),
+    "adaptive": Kind("adaptive:AdaptiveDrafter", "a language model, as deep as a policy advises", Traits(), "policy",
+                     DRAFT_MODEL, ("adaptive:history", "adaptive:complexity", "adaptive:pays")),
+    "medusa": Kind("marginals:MedusaDrafter", "heads on the target's last hidden state, one per depth", ONE_PASS_HEAD,
+                   needs=FOLDER),
+    "eagle3": Kind("eagle3:Eagle3Drafter", "a layer that continues features fused from three of the target's layers",
+                   Traits(BY_RANKS, grows=True), needs=FOLDER),
+    "dflash": Kind("marginals:DFlashDrafter", "layers that predict every depth in one forward pass", ONE_PASS_HEAD,
+                   needs=FOLDER),
+    "dspark": Kind("marginals:DSparkDrafter", "a block head, with a bias from each node's parent token",
+                   Traits(BY_RANKS, grows=True, one_pass=True), needs=FOLDER),
+    "mtp": Kind("mtp:MtpDrafter", "the target's own multi-token-prediction module", specs=("mtp",), advised=True),
+    "random": Kind("controls:RandomDrafter", "uniform random tokens", Traits(control=True), specs=("random",)),
+    "oracle": Kind("controls:OracleDrafter", "the target's own continuation", Traits(control=True), specs=("oracle",)),
 }
 
 
 @cache
-def traits_of(drafter: type[Drafter]) -> Traits:
-    """The traits in the row of a class, or of the first of its bases that has one; the defaults without one."""
-    by_home = {kind.home: kind.traits for kind in DRAFTERS.values()}
-    homes = [f"{base.__module__}:{base.__qualname__}" for base in drafter.__mro__]
-    return next((by_home[home] for home in homes if home in by_home), Traits())
+def name_of(drafter: type[Drafter]) -> str:
+    """The kind of a class, or of the first of its bases that has a row; empty without one."""
+    names = {f"lib.drafters.{kind.home}": name for name, kind in DRAFTERS.items()}
+    homes = (f"{base.__module__}:{base.__qualname__}" for base in drafter.__mro__)
+    return next((names[home] for home in homes if home in names), "")
 
 
 def make(spec: str, pair, **options) -> Drafter:
@@ -112,23 +98,54 @@ def make(spec: str, pair, **options) -> Drafter:
     pair: target, draft_model and target_name, as in `lib.models.load.Pair`; a kind reads those that it needs.
     ValueError for options that the kind does not take, and for missing ones.
     """
-    name, main = parse(spec)
-    kind, options = DRAFTERS[name], {**options, **main}
+    name, written = parse(spec)
+    kind, options = DRAFTERS[name], {**options, **written}
     taken = kind.options
-    unknown = sorted(options.keys() - taken.keys())
-    if unknown:
-        raise ValueError(f"drafter {name!r} takes no option {', '.join(unknown)}; it takes "
-                         f"{', '.join(sorted(taken)) or 'none'}")
+    _refuse_unknown(name, options)
     missing = sorted(option for option in taken.keys() - options.keys() if taken[option].default is Parameter.empty)
     if missing:
-        raise ValueError(f"drafter {name!r} ({kind.about}) needs {', '.join(missing)}; pass it by keyword")
+        raise ValueError(f"drafter {name!r} ({kind.proposes}) needs {', '.join(missing)}; pass it by keyword")
     return kind.drafter.of(pair, **options)
+
+
+def parse(spec: str) -> tuple[str, dict[str, object]]:
+    """A kind's name, and the options after its colons: the value of the main one alone, others with their names.
+
+    "combined:3:vocabulary=8192" gives ("combined", {"enough": 3, "vocabulary": 8192}).
+    """
+    name, *parts = spec.split(":")
+    if name not in DRAFTERS:
+        raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
+    kind, options = DRAFTERS[name], {}
+    for part in parts:
+        option, _, text = part.rpartition("=")
+        option = option or kind.option
+        if not text or not option:
+            raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {option} after the colon" if option else
+                                                         f"{name} takes no value after its name"))
+        _refuse_unknown(name, [option])
+        annotation = kind.options[option].annotation
+        to_value = next(iter(get_args(annotation)), annotation)  # of int | Tensor the first
+        if to_value not in (int, float, str):
+            raise ValueError(f"drafter is {spec!r}, but {option} cannot be written in its name; pass it by keyword")
+        try:
+            options[option] = to_value(text)
+        except ValueError:
+            raise ValueError(f"drafter is {spec!r}, but {option} is a number; give one after the colon") from None
+    return name, options
+
+
+def _refuse_unknown(name: str, options) -> None:
+    taken = DRAFTERS[name].options
+    if unknown := sorted(set(options) - taken.keys()):
+        raise ValueError(f"drafter {name!r} takes no option {', '.join(unknown)}; it takes "
+                         f"{', '.join(sorted(taken)) or 'none'}")
 
 
 def advised(pair) -> list[str]:
     """The kinds, of those that are advised by their names alone, that a pair can have."""
-    return [name for name, kind in DRAFTERS.items() if kind.traits.advised and not kind.drafter.refusal(pair.target)
-            and (pair.draft_model is not None or not kind.traits.needs_draft_model)]
+    return [name for name, kind in DRAFTERS.items() if kind.advised and not kind.drafter.refusal(pair.target)
+            and (pair.draft_model is not None or kind.needs != DRAFT_MODEL)]
 
 
 def heads_for(target: str) -> list[str]:
@@ -136,47 +153,22 @@ def heads_for(target: str) -> list[str]:
     from lib.drafters.heads.store import made_for  # brings transformers, which names and options do not need
 
     available = made_for(target)
-    return [name for name, kind in DRAFTERS.items() if kind.traits.head in available]
+    return [name for name, kind in DRAFTERS.items() if kind.needs == FOLDER and name in available]
 
 
 def head_of(spec: str) -> str:
     """The kind of trained head, or of tables, that a drafter reads; empty for none."""
-    name, options = parse(spec)
-    return DRAFTERS[name].traits.head or (head_of(str(options["behind"])) if "behind" in options else "")
+    name, _ = parse(spec)
+    return name if DRAFTERS[name].needs == FOLDER else next(filter(None, map(head_of, _inner(spec))), "")
 
 
 def needs_draft_model(spec: str) -> bool:
     """Whether a pair has to have a draft model for such a drafter."""
-    name, options = parse(spec)
-    return DRAFTERS[name].traits.needs_draft_model and options.get("behind", "model") == "model"
+    name, _ = parse(spec)
+    return DRAFTERS[name].needs == DRAFT_MODEL and "model" in (_inner(spec) or ["model"])
 
 
-def parse(spec: str) -> tuple[str, dict[str, object]]:
-    """A kind's name, and the options after its colons: the value of the main one alone, others with their names.
-
-    "combined:3:vocabulary=8192" gives ("combined", {"enough": 3, "vocabulary": 8192}). A comma may stand for the colon
-    before a name.
-    """
-    name, *parts = re.split(r":|,(?=\w+=)", spec)
-    if name not in DRAFTERS:
-        raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
-    return name, dict(_option(spec, name, part) for part in parts)
-
-
-def _option(spec: str, name: str, part: str) -> tuple[str, object]:
-    """The option and the value that a part of a spec gives."""
-    option, named, text = part.rpartition("=")
-    main, taken = DRAFTERS[name].traits.option, DRAFTERS[name].options
-    if not text or not (named or main):
-        raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {main} after the colon" if main else
-                                                     f"{name} takes no value after its name"))
-    if named and option not in taken:
-        raise ValueError(f"drafter {name!r} takes no option {option}; it takes {', '.join(sorted(taken)) or 'none'}")
-    kind = taken[option or main].annotation
-    kind = next(iter(get_args(kind)), kind)  # of int | Tensor the first
-    if kind not in (int, float, str):
-        raise ValueError(f"drafter is {spec!r}, but {option} cannot be written in its name; pass it by keyword")
-    try:
-        return option or main, kind(text)
-    except ValueError:
-        raise ValueError(f"drafter is {spec!r}, but {option or main} is a number; give one after the colon") from None
+def _inner(spec: str) -> list[str]:
+    """The kinds of which a drafter is made, where its spec names them."""
+    _, options = parse(spec)
+    return [name for option in ("behind", "among") for name in str(options.get(option, "")).split("+") if name]

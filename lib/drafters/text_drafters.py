@@ -1,5 +1,5 @@
-"""Drafters that read the text alone, without a model: prompt look-up, a suffix automaton, and n-grams. Their indexes are
-in `text_index`.
+"""Drafters that read the text alone, without a model: prompt look-up, a suffix automaton, and n-grams. `text_index` has
+their indexes.
 """
 
 import json
@@ -14,29 +14,24 @@ from torch import Tensor
 
 from lib.drafters.drafter import UNKNOWN, TextDrafter, merge, partial_draft, static
 from lib.drafters.heads.store import NGRAMS, check_folder_of, read
-from lib.drafters.text_index import LookupIndex, NgramIndex, NgramTables, SuffixAutomaton, by_frequency, key_of
+from lib.drafters.text_index import LookupIndex, NgramIndex, NgramTables, SuffixAutomaton
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
-
-ORDERS = ("recent", "frequent")
 
 
 class LookupDrafter(TextDrafter):
     """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes the tokens after them
     (Saxena 2023).
 
-    Of the matches for one n the most recent comes first, or with order="frequent" the most frequent continuation (the
-    most recent of equals). A shape gives the number of nodes and their depth; the continuations fill it as a trie, so
-    that agreeing matches share a path. Without a match nothing is drafted.
+    Of the matches for one n the most recent comes first. A shape gives the number of nodes and their depth; the
+    continuations fill it as a trie, so that agreeing matches share a path. Without a match nothing is drafted.
     """
 
-    def __init__(self, longest: int = 4, shortest: int = 1, order: str = "recent"):
+    def __init__(self, longest: int = 4, shortest: int = 1):
         if not 1 <= shortest <= longest:
             raise ValueError(f"n-grams from {shortest} to {longest}: give 1 <= shortest <= longest")
-        if order not in ORDERS:
-            raise ValueError(f"order is {order!r}; choose one of {', '.join(ORDERS)}")
-        self.longest, self.shortest, self.order = longest, shortest, order
+        self.longest, self.shortest = longest, shortest
 
     def new_text(self) -> LookupIndex:
         """An empty text with an index of its n-grams."""
@@ -44,9 +39,7 @@ class LookupDrafter(TextDrafter):
 
     def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
         """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        ordered = iter if self.order == "recent" else by_frequency
-        sequences = chain.from_iterable(map(ordered, text.continuations(shape.max_depth)))
-        return merge(text.tokens[-1], sequences, shape.budget)
+        return merge(text.tokens[-1], text.continuations(shape.max_depth), shape.budget)
 
 
 class SuffixAutomatonDrafter(TextDrafter):
@@ -78,7 +71,7 @@ class SuffixAutomatonDrafter(TextDrafter):
 class NgramDrafter(TextDrafter):
     """Fills a shape token by token from the last few tokens above each node, by n-grams of the text and of tables.
 
-    As llama.cpp's look-up reads a cache of the context and then a static one, and as Stewart et al. 2024 (The N-Grammys)
+    As llama.cpp's look-up reads a cache of the context and then a static one, and as N-Grammys (Stewart et al. 2024)
     draft from n-grams of the context and of the model. `NgramIndex` has the order of a node's candidates; a node of
     rank r gets the r-th distinct one. Where there is none the node and all below it are left out.
     """
@@ -102,14 +95,14 @@ class NgramDrafter(TextDrafter):
     def draft(self, text: NgramIndex, shape: Tree) -> Draft:
         """The nodes of the shape that have a candidate."""
         parents, ranks = static(shape).parents.tolist(), shape.rank.tolist()
-        tokens, keys = [text.keys[0]] + [UNKNOWN] * shape.budget, {ROOT: text.keys}
+        tokens, contexts = [text.context[-1]] + [UNKNOWN] * shape.budget, {ROOT: text.context}
         for node, token in enumerate(tokens):  # parents stand before their children
             if token == UNKNOWN or not (children := shape.children(node)):
                 continue
             if node != ROOT:
-                keys[node] = text.keys_after(keys[parents[node]], token)
+                contexts[node] = text.context_after(contexts[parents[node]], token)
             count = ranks[children[-1]] + 1
-            candidates = text.candidates(keys[node])
+            candidates = text.candidates(contexts[node])
             distinct = list(islice(dict.fromkeys(candidates) if count > 1 else candidates, count))
             for child in children:
                 if ranks[child] < len(distinct):
@@ -125,14 +118,14 @@ class NgramDrafter(TextDrafter):
             text.extend(tokens[:start])
             for root in range(start, len(tokens) - 1):
                 text.extend([tokens[root]])
-                keys, following = text.keys, tokens[root + 1 : root + 1 + depth]
+                context, following = text.context, tokens[root + 1 : root + 1 + depth]
                 ranks[row, root - start, : len(following)] = text.vocabulary
                 for d, token in enumerate(following):
-                    distinct = list(dict.fromkeys(text.candidates(keys)))
+                    distinct = list(dict.fromkeys(text.candidates(context)))
                     if token not in distinct:
                         break  # no draft goes on after it
                     ranks[row, root - start, d] = distinct.index(token)
-                    keys = text.keys_after(keys, token)
+                    context = text.context_after(context, token)
         return ranks, torch.zeros(len(texts), roots, depth)
 
 
@@ -144,10 +137,9 @@ def save_tables(tables: NgramTables, folder: Path, record: Mapping[str, object])
     dtype = torch.uint16 if tables.vocabulary <= 2**16 else torch.int32
     tensors = {}
     for n, order in enumerate(tables.orders, start=1):
-        digits = [tables.vocabulary**place for place in range(n - 1, -1, -1)]
-        contexts = [[key // digit % tables.vocabulary for digit in digits] for key in sorted(order)]
+        contexts = sorted(order)
         tensors[f"context.{n}"] = torch.tensor(contexts, dtype=torch.long).reshape(-1, n).to(dtype)
-        tensors[f"said.{n}"] = torch.tensor([order[key] for key in sorted(order)], dtype=torch.long).to(dtype)
+        tensors[f"said.{n}"] = torch.tensor([*map(order.get, contexts)], dtype=torch.long).to(dtype)
     save_file(tensors, folder / "model.safetensors")
 
 
@@ -169,5 +161,5 @@ def load_tables(folder: str | Path, target) -> NgramTables:
         if not all(0 <= token < vocabulary for token in chain(tokens, *contexts)):
             raise ValueError(f"{folder}: order {n} has tokens outside the vocabulary of {vocabulary}; count the "
                              "tables anew")
-        orders.append({key_of(context, vocabulary): token for context, token in zip(contexts, tokens)})
+        orders.append(dict(zip(map(tuple, contexts), tokens)))
     return NgramTables(tuple(orders), vocabulary, str(folder))

@@ -1,18 +1,15 @@
-"""Indexes of a growing text, by which drafters find how it may go on; and tables of n-grams, counted in a target's text.
+"""Indexes of a growing text, by which drafters find how it may go on; tables of n-grams, counted in a target's text.
 
 This file needs the standard library alone: who copies `lib/engines/workers/draft_proposer.py` for vLLM copies it too.
-
-A key is an n-gram as one number: its tokens are the digits in base V, the vocabulary, and the last token is the lowest.
 """
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import reduce
-from itertools import islice
 from typing import Iterable, Iterator, Mapping, Sequence
 
 START, NOWHERE = 0, -1  # states of a suffix automaton: of the empty string, and the link of that state
 ROOT, NO_PARENT = 0, -1  # of a trie
+Context = tuple[int, ...]  # the last tokens of a text
 ENTRIES = (16384, 65536, 65536, 32768)  # of tables, for contexts of 1 to 4 tokens
 
 
@@ -52,25 +49,18 @@ class LookupIndex:
                 if n <= end:
                     self.ends[tuple(self.tokens[end - n :])].append(end)
 
-    def continuations(self, length: int) -> Iterator[Iterator[list[int]]]:
-        """For each n, longest first: the tokens after every earlier occurrence of the last n, most recent first."""
+    def continuations(self, length: int) -> Iterator[list[int]]:
+        """Up to `length` tokens after every earlier occurrence of the text's last n tokens, for the largest n first, of
+        one n the most recent first.
+        """
         for n in self.sizes:
             if n < len(self.tokens):
                 ends = self.ends[tuple(self.tokens[-n:])]  # the last one is the text's own end
-                yield (self.tokens[ends[i] : ends[i] + length] for i in range(len(ends) - 2, -1, -1))
-
-
-def by_frequency(continuations: Iterable[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Every prefix of the continuations, those that more of them share first; of equals the first to come.
-
-    No prefix is shared by more of them than its own prefixes are, so a trie grows from the root outwards.
-    """
-    shared = Counter(tuple(sequence[:n]) for sequence in continuations for n in range(1, len(sequence) + 1))
-    return sorted(shared, key=lambda prefix: -shared[prefix])  # stable: a Counter keeps the order of insertion
+                yield from (self.tokens[ends[i] : ends[i] + length] for i in range(len(ends) - 2, -1, -1))
 
 
 class SuffixAutomaton:
-    """Every substring of the tokens so far, in at most 2 n states; `append` takes amortised constant time per token.
+    """Every substring of the tokens so far, in at most 2 n states; a token takes amortised constant time.
 
     A state stands for strings that end at the same places; its `link` is the longest of their suffixes that also occurs
     elsewhere. So the link of the whole text's state is the longest suffix of the text that occurred before, and further
@@ -85,29 +75,22 @@ class SuffixAutomaton:
         self.lengths = [0]  # of a state's longest string
         self.links = [NOWHERE]
         self.ends = [0]
-        self.last = START
+        self.last = START  # the state of the whole text
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Appends tokens; the match before each of them is noted as the last place of its strings."""
         for token in tokens:
             if self.matched():
                 self.ends[self.links[self.last]] = len(self.tokens)
-            self.append(token)
-
-    def append(self, token: int) -> None:
-        """Appends a token."""
-        self.tokens.append(token)
-        whole_text = self._add({}, len(self.tokens), START, len(self.tokens))
-        state, self.last = self.last, whole_text
-        while state != NOWHERE and token not in self.steps[state]:
-            self.steps[state][token] = whole_text
-            state = self.links[state]
-        if state == NOWHERE:
-            return
-        match = self.steps[state][token]
-        if self.lengths[match] != self.lengths[state] + 1:
-            match = self._split(state, token, match)
-        self.links[whole_text] = match
+            self.tokens.append(token)
+            state, self.last = self.last, self._add({}, len(self.tokens), START, len(self.tokens))
+            while state != NOWHERE and token not in self.steps[state]:
+                self.steps[state][token] = self.last
+                state = self.links[state]
+            if state != NOWHERE:
+                match = self.steps[state][token]
+                is_whole = self.lengths[match] == self.lengths[state] + 1
+                self.links[self.last] = match if is_whole else self._split(state, token, match)
 
     def matched(self) -> int:
         """Length of the longest suffix that occurred before."""
@@ -127,7 +110,7 @@ class SuffixAutomaton:
 
     def continuations(self, length: int, shortest: int = 1) -> Iterator[list[int]]:
         """Up to `length` tokens after each place of `matches`, for suffixes of `shortest` tokens or more."""
-        return (self.tokens[place : place + length] for size, place in self.matches() if size >= shortest)
+        return (self.tokens[end : end + length] for size, end in self.matches() if size >= shortest)
 
     def _add(self, steps: dict[int, int], length: int, link: int, end: int) -> int:
         self.steps.append(steps)
@@ -146,51 +129,43 @@ class SuffixAutomaton:
         return copy
 
 
-def key_of(context: Iterable[int], vocabulary: int) -> int:
-    """The key of an n-gram."""
-    return reduce(lambda key, token: key * vocabulary + token, context, 0)
-
-
 @dataclass(frozen=True)
 class NgramTables:
-    """A target's most frequent next token after 1, 2, ... tokens: orders[n - 1] maps the keys of n tokens to it.
+    """A target's most frequent next token after 1, 2, ... tokens: orders[n - 1] maps contexts of n tokens to it.
 
     A longer context has an entry only where shorter ones give another token, so the longest has to be read first.
-    vocabulary: V, the target's. name_or_path: the folder that the tables were read from.
+    vocabulary: the target's number of tokens. name_or_path: the folder that the tables were read from.
     """
 
-    orders: tuple[Mapping[int, int], ...]
+    orders: tuple[Mapping[Context, int], ...]
     vocabulary: int
     name_or_path: str = ""
 
-    def next_token(self, keys: Sequence[int]) -> int:
-        """The token after the longest context that has one; keys: of the last 1, 2, ... tokens. -1 for none."""
-        found = (order[key] for order, key in reversed([*zip(self.orders, keys)]) if key in order)
-        return next(found, -1)
+    def next_token(self, context: Context) -> int | None:
+        """The token after the longest end of a context that has one; None without one."""
+        ends = (context[-n:] for n in range(len(self.orders), 0, -1) if n <= len(context))
+        return next((self.orders[len(end) - 1][end] for end in ends if end in self.orders[len(end) - 1]), None)
 
 
-def count_tables(tokens: Sequence[int], places: Sequence[int], entries: Sequence[int], vocabulary: int) -> NgramTables:
+def count_tables(tokens: Sequence[int], indices: Sequence[int], entries: Sequence[int], vocabulary: int) -> NgramTables:
     """Tables with at most `entries` entries for each length of context, the shortest first.
 
-    tokens: texts one after another. places: indices in them of the tokens that the target wrote, none of which has
-    fewer tokens of its text before it than the longest context has.
-    An entry's gain is the number of places after its context that it predicts correctly, minus that of the shorter
+    tokens: texts one after another. indices: of the tokens in them that the target wrote, none of which has
+    fewer tokens before it than the longest context has.
+    An entry's gain is the number of tokens after its context that it predicts correctly, minus that of the shorter
     entries; the entries of largest gain are kept, if it is at least two.
     """
     tables = NgramTables((), vocabulary)
     for n, most in enumerate(entries, start=1):
-        counts = Counter(key_of(tokens[place - n : place + 1], vocabulary) for place in places)
-        favourites: dict[int, tuple[int, int]] = {}  # context -> count and next token, of equals the lowest token
-        for key, count in sorted(counts.items()):
-            context, token = divmod(key, vocabulary)
-            if count > favourites.get(context, (0, 0))[0]:
-                favourites[context] = count, token
-        gains = {}
-        for context, (count, _) in favourites.items():
-            shorter = tables.next_token([context % vocabulary**length for length in range(1, n)])
-            gains[context] = count - (counts[context * vocabulary + shorter] if shorter >= 0 else 0)
+        counts = Counter(tuple(tokens[index - n : index + 1]) for index in indices)
+        favourites: dict[Context, tuple[int, int]] = {}  # context -> count and next token, of equals the lowest token
+        for (*context, token), count in sorted(counts.items()):
+            if count > favourites.get(tuple(context), (0, 0))[0]:
+                favourites[tuple(context)] = count, token
+        gains = {context: count - counts.get((*context, tables.next_token(context)), 0)
+                 for context, (count, _) in favourites.items()}
         best = sorted((context for context, gain in gains.items() if gain >= 2), key=lambda context: -gains[context])
-        order = {context: favourites[context][1] for context in islice(best, most)}
+        order = {context: favourites[context][1] for context in best[:most]}
         tables = NgramTables((*tables.orders, order), vocabulary)
     return tables
 
@@ -198,12 +173,12 @@ def count_tables(tokens: Sequence[int], places: Sequence[int], entries: Sequence
 def count_answers(prompts: Iterable[Sequence[int]], answers: Iterable[Sequence[int]], vocabulary: int) -> NgramTables:
     """The tables of a target's answers to prompts."""
     tokens: list[int] = []
-    places: list[int] = []
+    indices: list[int] = []
     for prompt, answer in zip(prompts, answers, strict=True):
         tokens += prompt
-        places += range(len(tokens), len(tokens) + len(answer))
+        indices += range(len(tokens), len(tokens) + len(answer))
         tokens += answer
-    return count_tables(tokens, [place for place in places if place >= len(ENTRIES)], ENTRIES, vocabulary)
+    return count_tables(tokens, [index for index in indices if index >= len(ENTRIES)], ENTRIES, vocabulary)
 
 
 class NgramIndex:
@@ -216,26 +191,25 @@ class NgramIndex:
 
     def __init__(self, tables: NgramTables, enough: int, longest: int):
         self.vocabulary, self.longest = tables.vocabulary, max(longest, len(tables.orders))
-        self.followed: list[dict[int, int]] = [{} for _ in range(longest if enough <= longest else 0)]
-        self.keys: tuple[int, ...] = ()  # of the last 1, 2, ... tokens
-        in_text, counted = ([*zip(orders, range(1, self.longest + 1))][::-1] for orders in
-                            (self.followed, tables.orders))
-        long = [source for source in in_text if source[1] >= enough]
+        self.followed: list[dict[Context, int]] = [{} for _ in range(longest if enough <= longest else 0)]
+        self.context: Context = ()  # the last tokens, as many as a source reads
+        in_text, counted = ([*enumerate(orders, start=1)][::-1] for orders in (self.followed, tables.orders))
+        long = [(n, source) for n, source in in_text if n >= enough]
         self.sources = [*long, *counted, *in_text[len(long) :]]  # each with the number of tokens of its contexts
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Appends tokens, each as the last one after the n-grams before it."""
         for token in tokens:
-            for followed, key in zip(self.followed, self.keys):
-                followed[key] = token
-            self.keys = self.keys_after(self.keys, token)
+            for n, followed in enumerate(self.followed[: len(self.context)], start=1):
+                followed[self.context[-n:]] = token
+            self.context = self.context_after(self.context, token)
 
-    def candidates(self, keys: Sequence[int]) -> Iterator[int]:
+    def candidates(self, context: Context) -> Iterator[int]:
         """Tokens that may follow a context, the best first; some more than once."""
-        for source, n in self.sources:
-            if n <= len(keys) and (token := source.get(keys[n - 1])) is not None:
+        for n, source in self.sources:
+            if n <= len(context) and (token := source.get(context[-n:])) is not None:
                 yield token
 
-    def keys_after(self, keys: Sequence[int], token: int) -> tuple[int, ...]:
-        """The keys of a context and one more token."""
-        return token, *[key * self.vocabulary + token for key in keys[: self.longest - 1]]
+    def context_after(self, context: Context, token: int) -> Context:
+        """A context and one more token."""
+        return (*context, token)[-self.longest :]

@@ -18,12 +18,10 @@ REDUCED = 8192  # tokens of a reduced vocabulary where a list of them ships
 
 
 def drafting(model, pair, vocabulary: int | Tensor | None):
-    """A draft model for a pair: without padding that the target's vocabulary does not have, and if wanted over part of
-    that vocabulary alone.
+    """A draft model for a pair: without padding that the target's vocabulary does not have, and over these tokens.
 
-    vocabulary: tokens int64[K]; or K, for the K tokens that the target writes most often, where a list of them ships;
-        None for all tokens.
-    ValueError for more tokens than the list has, where none ships, and where the pair has no draft model (None).
+    vocabulary: tokens int64[K]; or K, for the K tokens that the target writes most often; None for all. ValueError as
+    for `shipped`, and for a pair without a draft model (None).
     """
     if model is None:
         raise ValueError("the pair has no draft model; load a pair that has one, or take a drafter that needs none, "
@@ -35,14 +33,14 @@ def drafting(model, pair, vocabulary: int | Tensor | None):
 
 
 def shipped(target: str, count: int) -> Tensor:
-    """The `count` tokens int64 that a target writes most often, the most frequent first. ValueError as for `drafting`.
+    """The `count` tokens int64 that a target writes most often, the most frequent first. ValueError where no list of
+    them ships, and for more tokens than it has.
     """
-    path = SHIPPED / target / FILE
-    if not path.is_file():
+    if not ships(target):
         raise ValueError(f"no list of frequent tokens ships for target {target!r}, so vocabulary={count} is unknown; "
                          "pass the tokens themselves as int64[K], such as most_frequent(texts)[:K] of the target's own "
-                         "texts (lib.drafters.vocabulary), or leave vocabulary out")
-    tokens = torch.from_numpy(np.load(path, allow_pickle=False).astype(np.int64))
+                         "texts, or leave vocabulary out")
+    tokens = torch.from_numpy(np.load(SHIPPED / target / FILE, allow_pickle=False).astype(np.int64))
     if not 0 < count <= len(tokens):
         raise ValueError(f"vocabulary is {count}; the list of target {target!r} has {len(tokens)} tokens: give 1 to "
                          f"{len(tokens)}")

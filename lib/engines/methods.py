@@ -2,20 +2,18 @@
 number of draft tokens.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 
 import numpy as np
-from torch import Tensor
 
-from lib.drafters.drafter import Drafter, Wrapper
+from lib.drafters.drafter import Drafter
 from lib.drafters.registry import make
+from lib.drafters.wrapper import FirstBranch
 from lib.replay.simulated import Recorded, rounds
 from lib.trees.growth import Growth
 from lib.trees.shapes import chain
-from lib.trees.tree import ROOT, Tree
-from lib.verify.draft import Draft, Draws
+from lib.trees.tree import Tree
 
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
 Sizes = np.ndarray  # int64[R, 2]: of each round the draft tokens and the accepted ones
@@ -81,41 +79,6 @@ def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
 def chains_as(kind: str) -> Callable[[object, int], Drafter]:
     """The same, of a look-up that may draft a tree for a chain."""
     return lambda pair, tokens: FirstBranch(make(kind, pair))
-
-
-class FirstBranch(Wrapper):
-    """Another drafter, of whose drafts the path of first children is kept: look-up drafts a tree for a chain where less
-    text than the chain is long follows a match, and engines take chains alone.
-    """
-
-    target = property(attrgetter("drafter.target"))
-    levels = property(attrgetter("drafter.levels"))
-    traits = property(attrgetter("drafter.traits"))
-
-    def __init__(self, drafter: Drafter):
-        self.drafter = drafter
-
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        """As `Drafter.start`."""
-        super().start(prompts)
-        self.drafts: list[Draft] = []
-
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """One chain per row."""
-        self.drafts = [first_branch(draft) for draft in self.drafter.propose(shape, draws)]
-        return self.drafts
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None) -> None:
-        """As `Drafter.commit`."""
-        self.drafter.commit_of(self.drafts, accepted, bonus, target_outputs)
-
-
-def first_branch(draft: Draft) -> Draft:
-    """The path of a draft's first children."""
-    nodes = [ROOT]
-    while below := draft.tree.children(nodes[-1]):
-        nodes.append(below[0])
-    return draft if len(nodes) == draft.tree.size else draft.part(chain(len(nodes) - 1), nodes)
 
 
 @dataclass(frozen=True)

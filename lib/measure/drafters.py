@@ -18,7 +18,8 @@ from lib.decoding.records import Generation
 from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter, NoDrafter
 from lib.drafters.heads.store import folder_of, made_for
-from lib.drafters.registry import DRAFTERS, make, needs_draft_model, parse
+from lib.drafters.registry import DRAFTERS, FOLDER, make, needs_draft_model, parse
+from lib.drafters.wrapper import Wrapper
 from lib.forward.load import load_pairs
 from lib.lab.chapter import Store
 from lib.models import prompts as prompt_files
@@ -28,6 +29,7 @@ from lib.trees import named
 
 MODEL = "model "  # before the name of a language model that drafts
 PLAIN, NO_SHAPE = "none", "root"  # decoding without a drafter, and the tree that it verifies
+OF_MODELS = ("merged", "choosing")  # drafters of the draft models of all pairs
 COMPARED = ("model", "lookup")  # in every comparison, whatever else drafts
 DEEPEST = 8  # levels of grown trees
 SECONDS = 10.0  # between two lines of progress
@@ -76,7 +78,7 @@ def heads_of(target: str) -> list[str]:
 def _head(spec: str) -> str:
     """The kind of head that a drafter reads: "eagle3" of "eagle3-wide"; empty without a head."""
     kind = spec.partition("-")[0].partition(":")[0]
-    return DRAFTERS[kind].traits.head if kind in DRAFTERS else ""
+    return kind if kind in DRAFTERS and DRAFTERS[kind].needs == FOLDER else ""
 
 
 def check(spec: str) -> None:
@@ -89,12 +91,13 @@ def competing(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
     """The drafters compared on one target: label -> kind with its option, pair and options, as `make` takes them.
 
     pairs: of one target, in order of preference. specs: see `drafters.registry`, or names of heads, in addition
-    to COMPARED; empty: all that exist for the target. "model" stands for the draft model of every pair, "merged" for
-    all of them in one; other kinds that need a draft model take the first, and are left out where no pair has one.
+    to COMPARED; empty: all that exist for the target. "model" stands for the draft model of every pair, those of
+    OF_MODELS for all of them in one; other kinds that need a draft model take the first, and are left out where no pair
+    has one.
     """
     first, drafters = pairs[0], {}
     by_model = {pair.drafter_name: pair for pair in pairs if pair.draft_model is not None}
-    standard = [spec for kind in DRAFTERS.values() for spec in kind.traits.specs
+    standard = [spec for kind in DRAFTERS.values() for spec in kind.specs
                 if not kind.drafter.refusal(first.target)]
     standard += [f"model:vocabulary={vocabulary.REDUCED}"] if vocabulary.ships(first.target_name) else []
     for spec in dict.fromkeys([*COMPARED, *specs] if specs else [*standard, *heads_of(first.target_name)]):
@@ -103,7 +106,7 @@ def competing(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
         elif _head(spec):
             kind, dash, variant = spec.partition("-")
             drafters[spec] = kind, first, {"folder": folder_of(first.target_name, f"{_head(spec)}{dash}{variant}")}
-        elif spec == "merged":
+        elif spec in OF_MODELS:
             if len(by_model) > 1:
                 drafters[spec] = spec, first, {"models": [pair.draft_model for pair in by_model.values()]}
         elif needs_draft_model(spec):
@@ -185,12 +188,15 @@ def _rows(done: Generation, plain: Generation, drafter: Drafter, target: nn.Modu
 
 def drafter_bytes(drafter: Drafter, target: nn.Module) -> int:
     """Bytes of the weights of a drafter's models and heads that are not the target's."""
-    while hasattr(drafter, "drafter"):  # one stands in front of another
-        drafter = drafter.drafter
     shared = {tensor.data_ptr() for tensor in target.state_dict().values()}
-    held = [getattr(part, name, None) for part in getattr(drafter, "drafters", [drafter]) for name in ("model", "head")]
-    return sum({tensor.data_ptr(): tensor.nbytes for module in held if module is not None
+    modules = [getattr(part, name, None) for part in _parts(drafter) for name in ("model", "head")]
+    return sum({tensor.data_ptr(): tensor.nbytes for module in modules if module is not None
                 for tensor in module.state_dict().values() if tensor.data_ptr() not in shared}.values())
+
+
+def _parts(drafter: Drafter) -> list[Drafter]:
+    """The drafter, or those that it is made of."""
+    return [part for inner in drafter.drafters for part in _parts(inner)] if isinstance(drafter, Wrapper) else [drafter]
 
 
 def model_bytes(model: nn.Module) -> int:

@@ -183,7 +183,7 @@ def adaptive(pair, spec: str, checking: RoundCost, drafting: RoundCost, depth: i
     chains = [shapes.chain(length) for length in range(1, depth + 1)]
     rounds = [drafting.draft(tree) + float(checking.check(tree.budget)) for tree in chains]
     policy = WhereItPays(costs=(1.0, *(seconds / checking.plain for seconds in rounds)))
-    drafter = AdaptiveDrafter(make(spec, pair), policy)
+    drafter = AdaptiveDrafter(make(spec, pair), policy=policy)
     return Alternative(ADAPTIVE, ours(pair, drafter, f"chain:{depth}", new_tokens), ADAPTIVE, f"up to {depth}")
 
 

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import LIVE, Drafter, LeadingChain
+from lib.drafters.drafter import LIVE, Drafter
+from lib.drafters.wrapper import FirstBranch
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
 from lib.trees.growth import Growth
@@ -109,7 +110,7 @@ def drafted(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows:
     trace, counted = recorded.trace, recorded.trace.starts(0 if everywhere else shape.max_depth)
     running = np.flatnonzero(counted > 0).tolist()
     for chunk in (running[first : first + rows] for first in range(0, len(running), rows)):
-        batch = LeadingChain(copy.copy(drafter)) if trace.labels.get("chains") else copy.copy(drafter)
+        batch = FirstBranch(copy.copy(drafter)) if trace.labels.get("chains") else copy.copy(drafter)
         hidden = [recorded.hidden_states(row, drafter.target) if drafter.wants_hidden_states else () for row in chunk]
         starts, lengths = [0] * len(chunk), [len(recorded.prompts[row]) for row in chunk]
         batch.start([recorded.prompts[row] for row in chunk])

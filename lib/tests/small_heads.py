@@ -6,10 +6,11 @@ from pathlib import Path
 
 import torch
 
-from lib.drafters import DRAFTERS as REGISTRY
 from lib.drafters.eagle3 import Eagle3Drafter
 from lib.drafters.heads.store import KINDS, NGRAMS, save, settings
 from lib.drafters.marginals import DFlashDrafter, DSparkDrafter, MedusaDrafter
+from lib.drafters.registry import DRAFTERS as REGISTRY
+from lib.drafters.registry import FOLDER
 from lib.drafters.text_drafters import save_tables
 from lib.drafters.text_index import NgramTables
 
@@ -36,8 +37,9 @@ def head(kind: str, target, seed: int = 0, **changed):
 
 def tables(vocabulary: int) -> NgramTables:
     """Tables with a next token after every token, and after some contexts of two."""
-    following = {token: (3 * token + 1) % vocabulary for token in range(vocabulary)}
-    return NgramTables((following, {key: 0 for key in range(0, vocabulary**2, 5)}), vocabulary)
+    following = {(token,): (3 * token + 1) % vocabulary for token in range(vocabulary)}
+    contexts = [divmod(number, vocabulary) for number in range(0, vocabulary**2, 5)]
+    return NgramTables((following, dict.fromkeys(contexts, 0)), vocabulary)
 
 
 @cache
@@ -48,8 +50,7 @@ def _folders() -> tempfile.TemporaryDirectory:
 @cache
 def folder(kind: str, target) -> Path | None:
     """A saved random head, or tables, for a kind of drafter; None for those that need none."""
-    kind = REGISTRY[kind].traits.head
-    if not kind:
+    if REGISTRY[kind].needs != FOLDER:
         return None
     path = Path(_folders().name) / f"{kind}-{id(target)}"
     if kind == NGRAMS:

@@ -11,7 +11,7 @@ import numpy as np
 
 from lib.drafters.heads.store import NGRAMS
 from lib.drafters.text_drafters import save_tables
-from lib.drafters.text_index import ENTRIES, NgramTables, count_tables, key_of
+from lib.drafters.text_index import ENTRIES, NgramTables, count_tables
 from lib.forward.load import load_pair
 from lib.training import own_text
 
@@ -46,6 +46,5 @@ def written(writers: np.ndarray, by: Sequence[int]) -> list[int]:
 
 def agreement(tables: NgramTables, tokens: Sequence[int], places: Sequence[int]) -> float:
     """The share of places whose token is the one that the tables give."""
-    lengths = range(1, len(tables.orders) + 1)
-    keys = ([key_of(tokens[place - n : place], tables.vocabulary) for n in lengths] for place in places)
-    return float(np.mean([tables.next_token(key) == tokens[place] for key, place in zip(keys, places)]))
+    contexts = (tuple(tokens[place - len(tables.orders) : place]) for place in places)
+    return float(np.mean([tables.next_token(context) == tokens[place] for context, place in zip(contexts, places)]))

@@ -1,5 +1,5 @@
-"""Drafters that read the text alone, as custom proposers of vLLM 0.32. Copy this file and `lib/drafters/text_index.py` into
-a folder of PYTHONPATH, and start vLLM with
+"""Drafters that read the text alone, as custom proposers of vLLM 0.32. Copy this file and `lib/drafters/text_index.py`
+into a folder of PYTHONPATH, and start vLLM with
 
     --speculative-config '{"method": "custom_class", "model": "draft_proposer.Ngrams", "num_speculative_tokens": 7}'
     --additional-config '{"draft_proposer": {"tables": "FOLDER"}}'
@@ -18,9 +18,9 @@ import numpy as np
 from safetensors.numpy import load_file
 
 try:
-    from text_index import ROOT, NgramIndex, NgramTables, SuffixAutomaton, key_of, trie
+    from text_index import ROOT, NgramIndex, NgramTables, SuffixAutomaton, trie
 except ImportError:  # the file has not been copied beside this one
-    from lib.drafters.text_index import ROOT, NgramIndex, NgramTables, SuffixAutomaton, key_of, trie
+    from lib.drafters.text_index import ROOT, NgramIndex, NgramTables, SuffixAutomaton, trie
 
 
 class NgramChain(NgramIndex):
@@ -28,10 +28,10 @@ class NgramChain(NgramIndex):
 
     def draft(self, most: int) -> list[int]:
         """Up to `most` tokens, each the best candidate after the text and the draft so far."""
-        keys, drafted = self.keys, []
-        while len(drafted) < most and (token := next(self.candidates(keys), None)) is not None:
+        context, drafted = self.context, []
+        while len(drafted) < most and (token := next(self.candidates(context), None)) is not None:
             drafted.append(token)
-            keys = self.keys_after(keys, token)
+            context = self.context_after(context, token)
         return drafted
 
 
@@ -145,7 +145,6 @@ def read_tables(folder: str, vocabulary: int) -> NgramTables:
         raise ValueError(f"tables is {folder!r}, whose config.json has kind {settings.get('kind')!r} and vocab_size "
                          f"{settings.get('vocab_size')}; give a folder of n-gram tables of a target of {vocabulary}")
     tensors = load_file(path.with_name("model.safetensors"))
-    pairs = ((tensors[f"context.{n}"].tolist(), tensors[f"said.{n}"].tolist())
-             for n in range(1, settings["orders"] + 1))
-    orders = [{key_of(context, vocabulary): token for context, token in zip(*pair)} for pair in pairs]
+    orders = (dict(zip(map(tuple, tensors[f"context.{n}"].tolist()), tensors[f"said.{n}"].tolist()))
+              for n in range(1, settings["orders"] + 1))
     return NgramTables(tuple(orders), vocabulary)

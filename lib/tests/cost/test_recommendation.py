@@ -387,7 +387,7 @@ def test_a_target_alone_has_every_drafter_that_needs_no_model():
 @pytest.mark.parametrize("spec", ["lookup", "sam", "model", "ngrams"])
 def test_replayed_tokens_per_round_are_those_of_live_decoding(spec):
     pair, prompts = pair_of(small_models.related(TARGET, 4, 0.05)), prompts_of(range(6))
-    tables = NgramTables(({1: 2, 3: 4},), TARGET.config.vocab_size)  # with tokens after few others
+    tables = NgramTables(({(1,): 2, (3,): 4},), TARGET.config.vocab_size)  # with tokens after few others
     [one] = candidates.entrants([pair], [spec]) if spec != "ngrams" else [
         Entrant(spec, spec, pair, NgramDrafter(tables))]
     recorded = candidates.record(pair, [one], prompts, 20, 3)

@@ -48,7 +48,7 @@ WIDER = LanguageModelDrafter(small_models.llama(1, vocabulary=30))
     (dict(drafter="sam"), "drafter is 'sam', not a Drafter"),
     (dict(drafter=DRAFTER), r"drafter is a LlamaForCausalLM, not a Drafter.*make\('model', pair\)"),
     (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .*, which leaves them out"),
-    (dict(drafter=MergedDrafter([LanguageModelDrafter(DRAFTER), WIDER])), "the drafter knows 30 tokens"),
+    (dict(drafter=MergedDrafter(LanguageModelDrafter(DRAFTER), WIDER)), "the drafter knows 30 tokens"),
 ])
 def test_unusable_arguments_are_refused_by_name(changed, message):
     usual = dict(target=TARGET, drafter=LanguageModelDrafter(DRAFTER), input_ids=PROMPTS[3][None], shape="chain:2",

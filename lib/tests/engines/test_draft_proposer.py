@@ -48,8 +48,8 @@ def first_branch(drafter, text, tokens):
 
 @settings(deadline=None, max_examples=50)
 @given(TEXTS, tables(), st.integers(1, 6), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.integers(1, 9))
-def test_drafts_are_those_of_lib(tmp_path_factory, text, known, tokens, enough, longest, shortest, step):
-    counted, folder = numbered(known), tmp_path_factory.getbasetemp() / "tables"
+def test_drafts_are_those_of_lib(tmp_path_factory, text, orders, tokens, enough, longest, shortest, step):
+    counted, folder = numbered(orders), tmp_path_factory.getbasetemp() / "tables"
     save_tables(counted, folder, {})
     ngrams, sam = NgramDrafter(counted, enough, longest), SuffixAutomatonDrafter(shortest)
     both = CombinedDrafter(sam, NgramDrafter(counted), enough)
@@ -90,10 +90,10 @@ def test_a_row_that_moves_is_not_read_again(monkeypatch):
               ([a + [2, 0, 1, 2]], [[2]]),  # the first one ends too, and the rows move up
               ([b + [1, 0], a + [2, 0, 1, 2, 0]], [b + [1, 0], [0]])]  # the second was preempted, and comes back
     for texts, new in rounds:
-        sampled = [each[-1:] for each in new]
+        sampled = [tokens[-1:] for tokens in new]
         assert asked(ours, texts, sampled) == [first_branch(SuffixAutomatonDrafter(), text, 2) if any_new else []
                                                for text, any_new in zip(texts, new)]
-    assert read == [each for _, new in rounds for each in new if each]
+    assert read == [tokens for _, new in rounds for tokens in new if tokens]
 
 
 def test_drafts_end_before_the_window_and_obey_the_schedule():

@@ -113,8 +113,8 @@ def test_a_dynamic_tree_can_grow_what_the_static_one_holds(tree):
     assert max(len(tree.children(node)) for node in range(tree.size)) <= dynamic.top_k
 
 
-DRAFTED = st.sampled_from(["model", "lookup", "lookup:frequent", "sam", "adaptive", "ngrams", "medusa",
-                           "eagle3", "dflash", "none"])
+DRAFTED = st.sampled_from(["model", "lookup", "lookup:3", "sam", "adaptive", "ngrams", "medusa", "eagle3", "dflash",
+                           "none"])
 
 
 @settings(deadline=None)

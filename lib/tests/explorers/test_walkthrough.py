@@ -15,7 +15,7 @@ from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, UNFINISHED, added_te
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
 from lib.drafters.merged import MergedDrafter
-from lib.drafters.plain import PlainDrafter
+from lib.tests.plain_drafter import PlainDrafter
 from lib.explorers.rounds_explorer import describe_round, legend, of_step, running_text
 from lib.forward.reduced import reduced
 from lib.lab.theme import ROLES
@@ -95,7 +95,7 @@ def test_probabilities_are_those_of_a_forward_without_cache_behind_each_path(dra
 
 
 @pytest.mark.parametrize("drafter", [
-    LookupDrafter(), MergedDrafter([LanguageModelDrafter(OTHER), LanguageModelDrafter(MODEL)])])
+    LookupDrafter(), MergedDrafter(LanguageModelDrafter(OTHER), LanguageModelDrafter(MODEL))])
 def test_drafters_that_are_no_language_model_are_told_without_probabilities(drafter):
     steps = told("kary:2@6", drafter)
     assert {step.probabilities for step in steps} == {None}

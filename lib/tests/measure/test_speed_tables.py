@@ -133,10 +133,10 @@ def test_what_is_recommended_is_decoded_and_may_be_plain(pair):
 
 def test_a_drafter_takes_part_where_the_pair_can_have_it(pair):
     base, alone = replace(pair, target_name="small"), replace(pair, draft_model=None)
-    asked = ["lookup:frequent", "eagle3", speed.MODEL, "lookup:frequent"]
-    assert speed.possible(base, asked) == [speed.MODEL, "lookup:frequent", "eagle3"]
-    assert speed.possible(pair, asked) == [speed.MODEL, "lookup:frequent"]
-    assert speed.possible(alone, asked) == ["lookup:frequent"]
+    asked = ["lookup:3", "eagle3", speed.MODEL, "lookup:3"]
+    assert speed.possible(base, asked) == [speed.MODEL, "lookup:3", "eagle3"]
+    assert speed.possible(pair, asked) == [speed.MODEL, "lookup:3"]
+    assert speed.possible(alone, asked) == ["lookup:3"]
     names = {way.name for way in speed.all_of(alone, {}, draft=3, new_tokens=8)}
     assert names == {GENERATE, ways.LOOKUP, PLAIN}
     with pytest.raises(ValueError, match="drafter is 'topk'"):

@@ -17,7 +17,7 @@ from lib.replay import simulated
 from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
 from lib.tests.decoding.test_loop import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
-from lib.tests.drafters.test_drafters import RULES
+from lib.tests.drafters.test_language_model import RULES_OF_GROWTH as RULES
 from lib.tests.live import decode
 from lib.trees import named
 
@@ -70,7 +70,7 @@ def test_trees_that_heads_grow_are_replayed_too(kind, rule):
     assert found.drafted.max() > 1
 
 
-TABLES = NgramTables(({token: (token + 1) % 24 for token in range(24)},), 24)
+TABLES = NgramTables(({(token,): (token + 1) % 24 for token in range(24)},), 24)
 OF_TEXT = {"lookup": LookupDrafter, "sam": SuffixAutomatonDrafter, "ngrams": lambda: NgramDrafter(TABLES)}
 
 

@@ -18,8 +18,8 @@ def test_a_chat_models_tables_are_counted_in_its_answers(tmp_path, monkeypatch):
     monkeypatch.setattr(ngrams, "load_pair", lambda name, **settings: pair)
     monkeypatch.setattr(ngrams, "HELD_OUT_SHARE", 1 / 3)
     made = ngrams.make("t", tmp_path)
-    assert [made.orders[0][token] for token in (13, 8, 9, 11, 12)] == [8, 9, 2, 12, 2]
-    assert 5 not in made.orders[0] and 3 not in made.orders[0], "neither template nor turns are learned"
+    assert [made.orders[0][token,] for token in (13, 8, 9, 11, 12)] == [8, 9, 2, 12, 2]
+    assert (5,) not in made.orders[0] and (3,) not in made.orders[0], "neither template nor turns are learned"
     folder = tmp_path / "heads" / "t" / "ngrams"
     assert load_tables(folder, small_models.llama(3)).orders == made.orders
     assert json.loads((folder / "config.json").read_text())["held_out_named"] == {"answers": 0.75}

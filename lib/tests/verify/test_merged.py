@@ -54,7 +54,7 @@ def test_one_proposal_for_all_would_be_biased():
 def test_each_drafter_keeps_its_proposal_and_its_counts():
     model = small_models.llama(3)
     other = small_models.related(model, 4, noise=0.4)
-    merged = MergedDrafter([LanguageModelDrafter(source, proposal="iid") for source in (model, other)])
+    merged = MergedDrafter(*(LanguageModelDrafter(source, proposal="iid") for source in (model, other)))
     merged.start(small_models.prompts(5, (3, 9)))
     merged.commit([[], []], [1, 2])
     for row, draft in enumerate(merged.propose(shapes.kary(2, 2), GeneratorDraws(torch.Generator().manual_seed(0)))):

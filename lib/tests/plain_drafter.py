@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from lib.drafters.drafter import TextDrafter
-from lib.drafters.filling import SAMPLERS, check_growth, check_proposal, top_tokens
-from lib.drafters.vocabulary import drafting
+from lib.drafters.filling import SAMPLERS, check_proposal, top_tokens
 from lib.trees.growth import Candidates, Growth, grow
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -23,11 +22,6 @@ class PlainDrafter(TextDrafter):
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
         self.model, self.proposal, self.temperature, self.calls = model, proposal, temperature, 0
-
-    @classmethod
-    def of(cls, pair, *, vocabulary: int | Tensor | None = None, **options) -> "PlainDrafter":
-        """As `LanguageModelDrafter.of`."""
-        return cls(drafting(pair.draft_model, pair, vocabulary), **options)
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """For each row a static shape filled, or a tree grown by a rule."""
@@ -53,7 +47,6 @@ class PlainDrafter(TextDrafter):
         return Draft(shape, tokens, "top_k")
 
     def _grown(self, text: list[int], rule: Growth) -> Draft:
-        check_growth(rule)
         path = [()]  # by candidate: the tokens that lead to it
 
         def children(candidates: Candidates, nodes) -> np.ndarray:
@@ -75,11 +68,11 @@ class PlainDrafter(TextDrafter):
             children = shape.children(slot)
             if children and slot in path:
                 probs[slot] = warp(self.logits([*text, *path[slot]]), self.temperature)
-                for place, token, count in SAMPLERS[self.proposal](probs[slot], len(children), draws):
-                    path[children[place]], counts[children[place]] = (*path[slot], token), count
+                for draw, token, count in SAMPLERS[self.proposal](probs[slot], len(children), draws):
+                    path[children[draw]], counts[children[draw]] = (*path[slot], token), count
         slots = sorted(path)
-        places = [shape.children(shape.parents[slot]).index(slot) for slot in slots[1:]]
-        tree = Tree([NO_PARENT] + [slots.index(shape.parents[slot]) for slot in slots[1:]], [0] + places)
+        ranks = [shape.children(shape.parents[slot]).index(slot) for slot in slots[1:]]
+        tree = Tree([NO_PARENT] + [slots.index(shape.parents[slot]) for slot in slots[1:]], [0] + ranks)
         empty = torch.zeros(len(probs[ROOT]) if probs else 1)
         return Draft(tree, torch.tensor([text[-1]] + [path[slot][-1] for slot in slots[1:]]), self.proposal,
                      torch.stack([probs.get(slot, empty).double() for slot in slots]),

@@ -1,0 +1,149 @@
+"""The contract of every kind of drafter in the registry: a new kind is tested by its row.
+
+Greedy text is the target's own, whatever drafts, for static and grown trees, in each forward pass of the target. Drafts
+carry their proposal. A growth rule is followed or refused by name. Where the traits say so, replay has the rounds of
+live decoding.
+"""
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from lib import replay
+from lib.drafters.drafter import BY_RANKS, LIVE, Drafter, Traits
+from lib.drafters.registry import DRAFTERS, Kind, make, parse
+from lib.forward.passes import NATIVE, forward_pass
+from lib.replay import simulated
+from lib.tests.drafters.made import (
+    FLOAT32,
+    MODEL,
+    NEW_TOKENS,
+    PAIR,
+    PROMPTS,
+    SPECS,
+    continuations,
+    decode,
+    draws,
+    made,
+)
+from lib.trees import Tree, named
+from lib.verify import Draft
+
+STATIC = ("chain:4", "kary:2@6", "independent:2@8", "expansion:3,1,2")
+GROWN = ("eagle2:2,3@5", "ddtree:3@6")
+GROWING = [spec for spec in SPECS if DRAFTERS[parse(spec)[0]].traits.grows and "iid" not in spec
+           and "without" not in spec]
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_greedy_text_is_the_targets_own(spec):
+    for rows, shape in enumerate(STATIC, 2):
+        assert decode(made(spec), shape=shape, rows=rows).new_tokens == continuations(), shape
+
+
+@pytest.mark.skipif(forward_pass(FLOAT32.target).name != NATIVE, reason="the machine has no native forward pass")
+@pytest.mark.parametrize("spec", SPECS)
+def test_with_a_native_forward_pass_each_token_is_the_targets_best(spec):
+    """In float32, up to logits that are nearly equal."""
+    done = decode(made(spec, FLOAT32), FLOAT32.target, shape="kary:2@6", rows=3, forward=NATIVE)
+    for prompt, tokens in zip(PROMPTS, done.new_tokens):
+        logits = MODEL(torch.cat([prompt, torch.tensor(tokens)])[None]).logits[0, len(prompt) - 1 : -1]
+        chosen = logits.gather(1, torch.tensor(tokens)[:, None])[:, 0]
+        assert (logits.max(-1).values - chosen).max() < 1e-4 and len(tokens) == NEW_TOKENS
+
+
+@pytest.mark.parametrize("rule", GROWN)
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_growth_rule_is_followed_or_refused_by_name(spec, rule):
+    try:
+        done = decode(made(spec), shape=rule, rows=3)
+    except ValueError as refusal:
+        assert f"'{rule}'" in str(refusal) and spec not in GROWING
+    else:
+        assert done.new_tokens == continuations()
+        assert spec not in GROWING or any(record.drafted for record in done.rounds)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_draft_carries_its_proposal_and_distinct_siblings(spec):
+    drafter = made(spec)
+    drafter.start(PROMPTS)
+    prefilled = MODEL(pad_sequence(PROMPTS, batch_first=True), output_hidden_states=True)
+    roots = [tokens[0] for tokens in continuations()]
+    drafter.commit([[] for _ in PROMPTS], roots, prefilled)
+    drafts = drafter.propose(named("kary:2@6"), draws())
+    assert [draft.token_list[0] for draft in drafts] == roots and drafter.calls >= 0
+    for draft in drafts:
+        assert draft.proposal == parse(spec)[1].get("proposal", "top_k")
+        siblings = [draft.tokens_of(draft.tree.children(node)) for node in range(draft.tree.size)]
+        assert all(len(set(tokens)) == len(tokens) for tokens in siblings)
+
+
+# -------------------------------------------------------------------------------------------------------------- replay
+
+
+def live_rounds(done):
+    return sorted((record.row, record.position - 1, record.drafted, record.accepted) for record in done.rounds)
+
+
+def columns(walk):
+    return list(zip(*(getattr(walk, name).tolist() for name in ("rows", "starts", "drafted", "accepted"))))
+
+
+def recorded(drafters=None):
+    """A trace whose rounds may start at each token but the last, and which decides the deepest tree."""
+    names = [str(row) for row in range(len(PROMPTS))]
+    return replay.record(MODEL, drafters or {}, PROMPTS, names=names, kinds=names, max_new_tokens=NEW_TOKENS - 1,
+                         beyond=9, ahead=8)
+
+
+TEXT = recorded()
+REPLAYED = [spec for spec in SPECS if made(spec).traits.replay != LIVE]
+
+
+@pytest.mark.parametrize("spec", REPLAYED)
+def test_drafting_again_has_the_rounds_of_live_decoding(spec):
+    for shape in (*STATIC[:2], *(GROWN if spec in GROWING else ())):
+        walk = simulated.rounds(simulated.Recorded(TEXT, PROMPTS), made(spec), named(shape), rows=3)
+        assert columns(walk) == live_rounds(decode(made(spec), shape=shape, rows=4)), shape
+
+
+@pytest.mark.parametrize("spec", [spec for spec in REPLAYED if made(spec).traits.replay == BY_RANKS])
+def test_ranks_decide_the_rounds_of_any_static_tree(spec):
+    drafter = made(spec)
+    trace = recorded({"d": drafter if drafter.reads_ahead else drafter.model})
+    for shape in STATIC[2:]:
+        tree = named(shape)
+        walk = replay.chained(replay.rounds(trace, tree, "d"))
+        rounds = [(row, start, accepted) for row, start, _, accepted in live_rounds(decode(made(spec), shape=shape))]
+        assert list(zip(walk.rows.tolist(), walk.starts.tolist(), walk.accepted.tolist())) == rounds, shape
+
+
+@pytest.mark.parametrize("spec", sorted({*SPECS} - {*REPLAYED}))
+def test_drafters_that_depend_on_more_are_not_replayed(spec):
+    with pytest.raises(ValueError, match="decode with others live"):
+        simulated.rounds(simulated.Recorded(TEXT, PROMPTS), made(spec), named("chain:2"))
+
+
+# ---------------------------------------------------------------------------------------------------------- a new kind
+
+
+class Repeating(Drafter):
+    """Drafts the root again and again: the whole of a new drafter."""
+
+    def __init__(self, offset: int = 0):
+        self.offset = offset
+
+    def propose(self, shape, draws):
+        return [Draft(shape, torch.tensor([root] + [root + self.offset] * shape.budget), "top_k")
+                for root in self.roots]
+
+
+def test_a_new_drafter_is_one_class_and_one_row(monkeypatch):
+    monkeypatch.setattr(Kind, "drafter", property(lambda kind: Repeating))
+    monkeypatch.setitem(DRAFTERS, "repeating", Kind("", "the root", Traits(), "offset"))
+    drafter = make("repeating:0", PAIR)
+    assert isinstance(drafter, Repeating) and drafter.window is None and not drafter.wants_hidden_states
+    assert decode(drafter, shape=Tree([-1, 0, 1, 2])).new_tokens == continuations()
+    with pytest.raises(ValueError, match="a Repeating cannot be recorded in a trace"):
+        drafter.read_ahead(MODEL, PROMPTS, [1] * 4, 2)

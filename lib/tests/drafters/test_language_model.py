@@ -1,0 +1,273 @@
+"""The language-model drafter against the plain oracle of whole forward passes, in float64, over all tokens and over
+some; its samples, its limits, and losslessness with part of the vocabulary by enumeration.
+"""
+
+import random
+from collections import defaultdict
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lib import replay
+from lib.drafters import filling, vocabulary
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import make
+from lib.forward.reduced import first_tokens, narrow, reduced
+from lib.tests import live, small_models
+from lib.tests.drafters.made import MODEL, OTHER, PAIR, PROMPTS, begin, decode, draws, go_on, texts_at_start
+from lib.tests.plain_drafter import PlainDrafter
+from lib.tests.replay.test_replay import trees
+from lib.trees import Tree, named, shapes
+from lib.trees.growth import Costs
+from lib.verify import RULES, verify, warp
+from lib.verify.proof.enumeration import Law, distance, tokens_of
+from lib.verify.proof.forks import outcomes, settle
+
+SOME = torch.tensor([17, 2, 3, 5, 7, 11, 13])
+SEEDS = st.integers(0, 2**32 - 1)
+RULES_OF_GROWTH = [named(name) for name in ("eagle2:3,4@9", "opttree:5,5@12", "opttree:4,6,0.2@10", "dyspec@14",
+                                            "dyspec:2@6")]
+RULES_OF_GROWTH.append(named("smart@12", costs=Costs(tuple(1 + 0.06 * n for n in range(13)), 0.1)))
+
+
+def models():
+    return st.sampled_from([MODEL, reduced(MODEL, SOME)])
+
+
+def assert_cache_is_a_fresh_prefill(drafter, texts):
+    """The cache holds each row's text but for its tail: the root, and the last accepted node where that was a leaf."""
+    for row, text in enumerate(texts):
+        length, tail = int(drafter.cache.lengths[row]), drafter.tails[row]
+        assert text[length:] == tail
+        fresh = LanguageModelDrafter(drafter.model)
+        fresh.start([torch.tensor(text[:length])])
+        for layer, expected in zip(drafter.cache.layers, fresh.cache.layers):
+            for name in ("keys", "values"):
+                torch.testing.assert_close(getattr(layer, name)[row, :, :length],
+                                           getattr(expected, name)[0, :, :length])
+
+
+@settings(deadline=None, max_examples=30)
+@given(models(), st.lists(trees(8) | st.sampled_from(RULES_OF_GROWTH), min_size=2, max_size=4), SEEDS)
+def test_whatever_is_accepted_top_k_drafts_are_the_oracles(model, shapes_or_rules, seed):
+    rng, rows = random.Random(seed), len(PROMPTS)
+    fast, plain = begin(LanguageModelDrafter(model)), begin(PlainDrafter(model))
+    for shape in shapes_or_rules:
+        if isinstance(shape, Tree) and shape.last_rank >= len(SOME):
+            continue
+        calls, drafts, expected = fast.calls, fast.propose(shape, draws()), plain.propose(shape, draws())
+        assert fast.calls - calls == max(fast.levels) <= shape.max_depth, "one forward pass per level"
+        for draft, other, levels in zip(drafts, expected, fast.levels, strict=True):
+            assert draft.tree == other.tree and torch.equal(draft.tokens, other.tokens)
+            assert draft.tree == shape or draft.tree.budget <= shape.budget and draft.tree.max_depth <= levels
+        assert plain.texts == go_on(rng, (fast, plain), drafts, plain.texts)
+        assert_cache_is_a_fresh_prefill(fast, plain.texts)
+        assert all(len(tail) <= 2 for tail in fast.tails) or not shape.budget, "only an accepted leaf waits"
+        if rows > 1 and rng.random() < 0.4:
+            staying = sorted(rng.sample(range(rows), rows - 1))
+            rows -= 1
+            for drafter in (fast, plain):
+                drafter.select(staying)
+
+
+@settings(deadline=None, max_examples=20)
+@given(models(), trees(8), st.sampled_from(["iid", "without_replacement"]), SEEDS)
+def test_samples_are_the_oracles_draw_for_draw(model, tree, proposal, seed):
+    rng, streams = random.Random(seed), (draws(seed), draws(seed))
+    fast, plain = (kind(model, proposal=proposal, temperature=1.3) for kind in (LanguageModelDrafter, PlainDrafter))
+    for drafter in (fast, plain):
+        drafter.start(PROMPTS[:1])
+        drafter.commit([[]], [2])
+    for _ in range(3):
+        (draft,), (expected,) = (drafter.propose(tree, stream) for drafter, stream in zip((fast, plain), streams))
+        assert draft.tree == expected.tree and draft.proposal == expected.proposal == proposal
+        assert torch.equal(draft.tokens, expected.tokens) and torch.equal(draft.counts, expected.counts)
+        for node in set(draft.tree.parents[1:].tolist()):
+            torch.testing.assert_close(draft.probs[node], expected.probs[node])
+        go_on(rng, (fast, plain), [draft], plain.texts)
+        assert_cache_is_a_fresh_prefill(fast, plain.texts)
+
+
+@pytest.mark.parametrize("model", [MODEL, reduced(MODEL, SOME)], ids=["all tokens", "some"])
+@pytest.mark.parametrize("proposal, shape", [("top_k", "expansion:3,2,1"), ("iid", "expansion:3,2,1"),
+                                             ("without_replacement", "expansion:3,2,1"), ("top_k", "dyspec@9")])
+def test_in_a_batch_every_row_has_its_own_distributions(model, proposal, shape):
+    drafter = begin(LanguageModelDrafter(model, proposal=proposal, temperature=0.7))
+    drafter.ask_probs(True)
+    oracle, texts = PlainDrafter(model), texts_at_start()
+    for seed in range(3):
+        drafts = drafter.propose(named(shape), draws(seed))
+        for text, draft in zip(texts, drafts):
+            for node in set(draft.tree.parents[1:].tolist()):
+                path = text + draft.tokens_of(draft.tree.path(node)[1:])
+                torch.testing.assert_close(draft.probs[node], warp(oracle.logits(path), 0.7))
+            assert shape == "dyspec@9" or not draft.probs[draft.tree.leaves.copy()].any(), "leaves draft nothing"
+        texts = go_on(random.Random(seed), [drafter], drafts, texts)
+    drafter.ask_probs(False)
+    assert proposal != "top_k" or drafter.propose(named(shape), draws())[0].probs is None
+
+
+def test_repeated_draws_are_one_node_in_the_place_of_the_first():
+    class Scripted:
+        """Draws that come from a list of tokens, whatever the distribution."""
+        tokens = [9, 9, 4, 7]  # the root's three; of the third slot its only child
+
+        def categorical(self, probs):
+            return self.tokens.pop(0)
+
+    shape = Tree.from_choices([(0,), (1,), (2,), (2, 0), (1, 0), (1, 1)])
+    drafter = LanguageModelDrafter(MODEL, proposal="iid")
+    drafter.start(PROMPTS[:1])
+    drafter.commit([[]], [1])
+    (draft,) = drafter.propose(shape, Scripted())
+    assert draft.token_list == [1, 9, 4, 7] and draft.counts.tolist() == [1, 2, 1, 1]
+    assert draft.tree.parents.tolist() == [-1, 0, 0, 2] and draft.tree.rank.tolist() == [0, 0, 2, 0]
+    drafter.commit([[2, 3]], [6])
+    assert drafter.tails == [[7, 6]] and int(drafter.cache.lengths[0]) == len(PROMPTS[0]) + 2
+
+
+@given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=4), st.integers(1, 6))
+def test_equal_scores_go_to_the_lowest_token(scores, count):
+    table = torch.tensor(scores, dtype=torch.float64)
+    expected = [sorted(range(6), key=lambda token: (-row[token], token)) for row in scores]
+    assert filling.top_tokens(table, count).tolist() == [row[:count] for row in expected]
+    tokens = torch.tensor([row[count - 1] for row in expected])
+    assert filling.rank_of(table, tokens).tolist() == [count - 1] * len(scores)
+
+
+@pytest.mark.parametrize("shape, proposal", [("chain:0", "iid"), ("dyspec@0", "top_k")])
+def test_without_a_budget_there_is_no_forward_pass(shape, proposal):
+    drafter = begin(LanguageModelDrafter(MODEL, proposal=proposal))
+    calls = drafter.calls
+    assert [draft.token_list for draft in drafter.propose(named(shape), draws())] == [[1], [2], [3], [4], [5]]
+    drafter.commit([[]] * 5, [5] * 5)
+    assert drafter.calls == calls and drafter.tails == [[1, 5], [2, 5], [3, 5], [4, 5], [5, 5]]
+
+
+def test_shapes_and_settings_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="temperature is 0"):
+        LanguageModelDrafter(MODEL, proposal="iid", temperature=0)
+    with pytest.raises(ValueError, match="24 tokens"):
+        begin(LanguageModelDrafter(MODEL)).propose(shapes.star(25), draws())
+    with pytest.raises(ValueError, match="proposal is 'iid'"):
+        begin(LanguageModelDrafter(MODEL, proposal="iid")).propose(named("dyspec@4"), draws())
+
+
+def test_weights_with_nan_are_named():
+    broken = small_models.llama(3)
+    broken.name_or_path = "my/model"
+    with torch.no_grad():
+        broken.model.layers[0].mlp.down_proj.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="model 'my/model' gives NaN after the prompt.*load other weights"):
+        decode(LanguageModelDrafter(broken))
+    with pytest.raises(ValueError, match="model 'my/model' gives NaN"):
+        live.decode(broken, LanguageModelDrafter(MODEL), PROMPTS, shape="chain:2", max_new_tokens=4)
+
+
+# ------------------------------------------------------------------------------------------- part of the vocabulary
+
+
+def test_logits_are_the_models_own_and_elsewhere_minus_infinity():
+    tokens, part_of_model = PROMPTS[1][None], reduced(MODEL, SOME)
+    whole, part = MODEL(tokens).logits, part_of_model(tokens).logits
+    torch.testing.assert_close(part[..., SOME], whole[..., SOME])
+    assert part.shape == whole.shape and (part == -torch.inf).sum() == part.numel() - part[..., SOME].numel()
+    model, output = narrow(part_of_model)
+    assert torch.equal(output.tokens, SOME.sort().values) and narrow(part_of_model)[0] is model
+    torch.testing.assert_close(model(tokens).logits, whole[..., output.tokens])
+    assert MODEL(tokens).logits.equal(whole) and narrow(MODEL) == (MODEL, None), "the model itself has not changed"
+    torch.testing.assert_close(first_tokens(MODEL, 9)(tokens).logits, whole[..., :9])
+    assert first_tokens(MODEL, 24) is MODEL
+    hooked = small_models.llama(3)
+    hooked.forward = hooked.forward  # as accelerate's hooks leave it: bound to this very model
+    assert narrow(reduced(hooked, SOME))[0](tokens).logits.shape[-1] == len(SOME)
+    other = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=24, n_positions=16)).eval()
+    assert reduced(other, SOME)(tokens).logits.isfinite().sum() == tokens.numel() * len(SOME)
+
+
+def test_a_padded_vocabulary_is_cut_to_the_targets():
+    cut = begin(LanguageModelDrafter(first_tokens(MODEL, 10)))
+    assert all(draft.tokens[1:].max() < 10 for draft in cut.propose(shapes.kary(3, 2), draws()))
+    few = begin(LanguageModelDrafter(first_tokens(MODEL, 3)))
+    assert [draft.tree for draft in few.propose(named("dyspec:1@9"), draws())] == [shapes.star(3)] * 5
+
+
+def test_in_a_trace_tokens_that_it_cannot_draft_rank_beyond_the_others():
+    model, names = reduced(OTHER, SOME), list("abcde")
+    trace = replay.record(MODEL, {"d": model}, PROMPTS, names=names, kinds=names, max_new_tokens=20)
+    unknown = ~np.isin(trace.tokens[:, 1:], SOME) & (trace.ranks["d"] >= 0)
+    assert unknown.any() and (trace.ranks["d"][unknown] >= len(SOME)).all() and not trace.probs["d"][unknown].any()
+
+
+@pytest.mark.parametrize("tokens", [[], [3, 3], [-1, 2], [24], [[1]]], ids=str)
+def test_tokens_that_the_model_does_not_have_are_refused(tokens):
+    with pytest.raises(ValueError, match="give one or more of 0 to 23, each once"):
+        reduced(MODEL, torch.tensor(tokens, dtype=torch.long))
+
+
+def test_a_number_means_the_targets_own_most_frequent_tokens(tmp_path, monkeypatch):
+    texts = [[5, 5, 1], np.array([9, 1, 5, 2], dtype=np.uint16)]
+    assert vocabulary.most_frequent(texts).tolist() == [5, 1, 2, 9], "of equals the lower"
+    monkeypatch.setattr(vocabulary, "SHIPPED", tmp_path)
+    (tmp_path / "t").mkdir()
+    np.save(tmp_path / "t" / vocabulary.FILE, np.array([9, 4, 6, 1], dtype=np.uint16))
+    pair = SimpleNamespace(target=MODEL, draft_model=OTHER, target_name="t")
+    assert make("model:vocabulary=3", pair).output.tokens.tolist() == [4, 6, 9]
+    assert make("combined:1:vocabulary=2", pair).drafter.output.tokens.tolist() == [4, 9]
+    assert make("combined", pair, vocabulary=torch.tensor([8])).drafter.output.tokens.tolist() == [8]
+    for count in (0, 5):
+        with pytest.raises(ValueError, match=f"vocabulary is {count}; the list of target 't' has 4 .*: give 1 to 4"):
+            make("model", pair, vocabulary=count)
+    with pytest.raises(ValueError, match="no list of frequent tokens ships for target 'none .*most_frequent"):
+        make("model:vocabulary=8", PAIR)
+
+
+# ------------------------------------------------------------------------------------- losslessness, by enumeration
+
+FIVE, FIRST_ROOT = small_models.llama(1, vocabulary=5, gain=1.5), 2
+DRAFTING = reduced(small_models.related(FIVE, 2, noise=0.5), torch.tensor([1, 3]))
+PROMPT = torch.tensor([3, 1])
+
+
+@cache
+@torch.no_grad()
+def language(path):
+    """The target's next token after the prompt, the root and a path, float64[5]."""
+    return FIVE(torch.tensor([[*PROMPT.tolist(), FIRST_ROOT, *path]])).logits[0, -1].softmax(-1)
+
+
+def law_of(rule, proposal, shape):
+    """The law of a round: every way in which the drafter samples, and the rule decides."""
+    drafter, emitted = LanguageModelDrafter(DRAFTING, proposal=proposal), defaultdict(float)
+    drafter.start([PROMPT])
+    drafter.commit([[]], [FIRST_ROOT])
+
+    def drafted(forks):
+        decided = SimpleNamespace(categorical=lambda probs: int(forks.categorical(probs)))  # used as an index at once
+        (draft,) = drafter.propose(shape, decided)
+        drafter.cache.forget()
+        return draft
+
+    for chance, draft in outcomes(drafted):
+        paths = tokens_of(draft)
+        probs = torch.stack([language(path) for path in paths])
+        for share, (accepted, bonus) in outcomes(lambda forks: verify(rule, draft, probs, forks)):
+            for token, part in settle(bonus):
+                emitted[(*(paths[accepted[-1]] if accepted else ()), token)] += chance * share * part
+    return Law(dict(emitted), 0.0)
+
+
+@pytest.mark.parametrize("rule, shape", [
+    (name, shape) for name, rule in RULES.items() if rule.lossless and rule.sampled
+    for shape in ("chain:2", *([] if rule.shapes == "chain" else ["star:2"] if name == "naive" else ["star:3"]))])
+def test_a_round_with_part_of_the_vocabulary_leaves_the_targets_law(rule, shape):
+    """A third sibling is drawn where the drafter, which knows two tokens, has no mass left."""
+    found = law_of(rule, RULES[rule].made_for, named(shape))
+    assert distance(found, language, 3) < 1e-12
+    assert any(path[0] in (1, 3) for path in found.emitted) and any(path[0] == 4 for path in found.emitted)
