@@ -186,7 +186,7 @@ class BestFirst(Growth):
         from above: each node of the newest level counts as a child of its own reach, and the level is drafted for those
         nodes that, best first, make the round faster.
 
-    A heap (`shapes.best_first`) would need one distribution at a time; here one forward pass serves a level, and the
+    A heap would need one distribution at a time; here one forward pass serves a level, and the
     tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the heap takes
     the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
     descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from lib.trees.growth import BestFirst, grow
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 
 ENDLESS = sys.maxsize
 MOST_NODES = 1 << 16  # far more than one forward pass can verify; a typed "kary:9,9" must not fill the memory
-Path = tuple[int, ...]  # a node as the ranks along its path
 
 
 def chain(length: int) -> Tree:
@@ -82,33 +81,12 @@ def sparse(acceptance_by_depth_and_rank, budget: int) -> Tree:
     budget = whole_number(budget, "budget", least=0)
     if acceptance.ndim == 1:
         acceptance = np.tile(acceptance, (budget, 1))
-    tree = best_first(lambda path: acceptance[len(path)], budget, len(acceptance))
+    rule = BestFirst(budget, max_depth=len(acceptance))
+    tree = grow(rule, lambda candidates, nodes: np.tile(acceptance[candidates.levels], (len(nodes), 1))).tree
     if tree.budget < budget:
         raise ValueError(f"budget {budget} is more than the {tree.budget} nodes that acceptance of shape "
                          f"{acceptance.shape} (depths, ranks) allows: give more depths or ranks, or a smaller budget")
     return tree
-
-
-def best_first(children: Callable[[Path], Sequence[float]], budget: int, max_depth: int) -> Tree:
-    """The nodes of largest product of probabilities along the path, one node at a time from a heap.
-
-    children(path): the probabilities of the node's children by rank. Ties go to the shallower node, then to the better
-    ranks. The tree is smaller than its budget if `max_depth` and the children leave too few nodes.
-    """
-    chosen: list[Path] = []
-    frontier: list[tuple[float, int, Path]] = []
-
-    def offer_children(path: Path, product: float) -> None:
-        if len(path) < max_depth:
-            for rank, probability in enumerate(children(path)):
-                heapq.heappush(frontier, (-product * probability, len(path) + 1, path + (rank,)))
-
-    offer_children((), 1.0)
-    while frontier and len(chosen) < budget:
-        negative_product, _, path = heapq.heappop(frontier)
-        chosen.append(path)
-        offer_children(path, -negative_product)
-    return Tree.from_choices(chosen)
 
 
 def optimal(acceptance_by_rank, budget: int, max_depth: int | None = None) -> Tree:

@@ -1,5 +1,6 @@
 """Growth rules against plain ones: the heap, brute force over all trees, literal loops."""
 
+import heapq
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,6 @@ from hypothesis import strategies as st
 
 from lib.trees import Tree, named, shapes
 from lib.trees.growth import BestFirst, Costs, grow
-from lib.trees.shapes import best_first
 
 SEEDS = st.integers(0, 2**32 - 1)
 VOCABULARY = 5
@@ -46,6 +46,27 @@ def reach_of(tree: Tree, seed: int, coarse=False) -> float:
     """The sum of path products over the drafted nodes."""
     return sum(np.prod([chances(seed, choice[:depth], coarse)[choice[depth]] for depth in range(len(choice))])
                for choice in tree.choices())
+
+
+def best_first(children, budget: int, max_depth: int) -> Tree:
+    """The nodes of largest product of probabilities along the path, one node at a time from a heap.
+
+    children(path): the probabilities of the node's children by rank. Ties go to the shallower node, then to the better
+    ranks. The tree is smaller than its budget if `max_depth` and the children leave too few nodes.
+    """
+    chosen, frontier = [], []
+
+    def offer_children(path, product):
+        if len(path) < max_depth:
+            for rank, probability in enumerate(children(path)):
+                heapq.heappush(frontier, (-product * probability, len(path) + 1, path + (rank,)))
+
+    offer_children((), 1.0)
+    while frontier and len(chosen) < budget:
+        negative_product, _, path = heapq.heappop(frontier)
+        chosen.append(path)
+        offer_children(path, -negative_product)
+    return Tree.from_choices(chosen)
 
 
 @settings(deadline=None, max_examples=80)
