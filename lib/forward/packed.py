@@ -120,10 +120,11 @@ def _state_of(weight: Tensor) -> tuple:
 
 class _PackedForward:
     """A linear layer's forward over its weight, in panels of 16 bits where it is such numbers and the copy does not
-    fill the memory; the layer's own with gradients, or once its weight changed. CannotServe as `products.linear`.
+    fill the memory; the layer's own with gradients, or once its weight changed. CannotServe as `products.check_weights`.
     """
 
     def __init__(self, layer: nn.Linear):
+        products.check_weights([layer.weight])
         self.layer, self.made_of = layer, _state_of(layer.weight)
         weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
         self.panels = None if products.fills_the_memory([weight]) else of_16_bits(weight)
