@@ -1,5 +1,8 @@
 """The custom proposers against the drafters of lib on drawn texts, and on rows that move as vLLM moves them."""
 
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lib.drafters import text_index
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.text_drafters import NgramDrafter, SuffixAutomatonDrafter, save_tables
 from lib.engines.workers import draft_proposer
@@ -44,6 +48,12 @@ def first_branch(drafter, text, tokens):
         node = below[0]
         branch.append(draft.token_list[node])
     return branch
+
+
+def test_the_index_of_texts_needs_the_standard_library_alone():
+    folder = Path(text_index.__file__).parent
+    code = f"import sys; sys.path.append({str(folder)!r}); import text_index"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True)
 
 
 @settings(deadline=None, max_examples=50)

@@ -63,7 +63,7 @@ def test_live_rounds_are_the_replayed_ones(rule):
 
 
 @pytest.mark.parametrize("kind, rule", [("eagle3", "eagle2:3,4@9"), ("eagle3", "dyspec:5@24"), ("medusa", "ddtree@9"),
-                                        ("dflash", "ddtree@7")])
+                                        ("dspark", "dyspec:3@7")])
 def test_trees_that_heads_grow_are_replayed_too(kind, rule):
     drafter, recorded = headed(kind)
     found, _ = same_rounds(recorded, drafter, named(rule), HEADED)
