@@ -237,7 +237,7 @@ def test_the_command_writes_text_trains_saves_resumes_and_publishes(tmp_path, mo
 
 def test_a_target_that_is_not_there_is_told(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(PairError, match="empty is of no type that this version of transformers supports"):
+    with pytest.raises(PairError, match="empty cannot be read as a model"):
         training.make(str(tmp_path / "empty"), ["medusa"], tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
