@@ -25,14 +25,14 @@ def file(tmp_path_factory):
 
 
 def test_each_model_may_have_a_format_of_its_own():
-    """What is drafted in bfloat16 and verified in float32 is the float32 target's own text."""
+    """Text drafted in bfloat16 and verified in float32 is the text of the float32 target."""
     pair = forward.load_pair("small/tiny", "float32|bfloat16")
     assert (pair.target.dtype, pair.draft_model.dtype) == (torch.float32, torch.bfloat16)
     assert pair.dtype == "float32|bfloat16"
     prompt = pair.tokenizer("def area(width, height):\n", return_tensors="pt")["input_ids"]
-    own = pair.target.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
+    expected = pair.target.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
     done = generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", max_new_tokens=24)
-    assert torch.equal(done.sequences, own)
+    assert torch.equal(done.sequences, expected)
 
 
 def test_weights_of_fewer_bits_stand_for_the_plain_ones():
@@ -72,14 +72,14 @@ def test_activations_beside_stored_blocks_are_in_float32():
     assert dtypes_of("stored|bfloat16") == (torch.float32, torch.bfloat16)
 
 
-@pytest.mark.parametrize("units, missing, faster, own", [
+@pytest.mark.parametrize("units, missing, faster, expected", [
     (False, None, True, "float32"), (True, "no compiler", False, "bfloat16"), (True, None, True, "bfloat16"),
     (True, None, False, "float32")])
-def test_the_number_format_follows_the_processor(monkeypatch, units, missing, faster, own):
+def test_the_number_format_follows_the_processor(monkeypatch, units, missing, faster, expected):
     """The faster format is measured on a processor with bfloat16 units where the kernels run."""
     monkeypatch.setattr(checks.processor, "has_bfloat16_units", lambda: units)
     monkeypatch.setattr(checks.build, "unavailable", lambda: missing)
     monkeypatch.setattr(checks.products, "faster_in_bfloat16", lambda: faster)
-    assert models.load_pair("tiny").dtype == forward.load_pair("tiny", "auto").dtype == own
+    assert models.load_pair("tiny").dtype == forward.load_pair("tiny", "auto").dtype == expected
     assert models.load_pair("tiny", torch.float64).dtype == forward.load_pair("tiny", "float64").dtype == "float64"
     assert dtypes_of("auto", "cuda:0") == (torch.bfloat16,) * 2

@@ -37,7 +37,7 @@ def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
     torch.testing.assert_close(layer(x).double(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_greedy_output_is_the_quantised_targets_own():
+def test_greedy_output_is_that_of_the_quantised_target():
     target, drafter = small_models.llama(0), small_models.related(small_models.llama(0), 1, noise=0.3)
     before = weights(target)
     for model in (target, drafter):
@@ -47,16 +47,17 @@ def test_greedy_output_is_the_quantised_targets_own():
     settings = dict(attention_mask=mask, shape="kary:2@6", max_new_tokens=16)
     done = generate(target, LanguageModelDrafter(drafter), ids, **settings)
     for prompt, tokens in zip(PROMPTS, done.new_tokens):
-        own = target.generate(prompt[None], max_new_tokens=16, do_sample=False, pad_token_id=0, eos_token_id=None)
-        assert own[0, len(prompt) :].tolist() == tokens
+        expected = target.generate(prompt[None], max_new_tokens=16, do_sample=False, pad_token_id=0, eos_token_id=None)
+        assert expected[0, len(prompt) :].tolist() == tokens
 
 
 def test_a_layer_of_float16_numbers_takes_bfloat16_inputs_too():
     weight = torch.randn(40, 64, generator=torch.Generator().manual_seed(0)).half().float()
-    held = of_16_bits(weight)
-    assert held.numbers.dtype == torch.float16 and not held.takes(torch.bfloat16)
+    panels = of_16_bits(weight)
+    assert panels.numbers.dtype == torch.float16 and not panels.takes(torch.bfloat16)
     x = torch.randn(3, 64).bfloat16()
-    torch.testing.assert_close(PackedLinear(held, torch.bfloat16)(x).float(), x.float() @ weight.T, atol=0.1, rtol=0.02)
+    ours = PackedLinear(panels, torch.bfloat16)(x).float()
+    torch.testing.assert_close(ours, x.float() @ weight.T, atol=0.1, rtol=0.02)
 
 
 @torch.no_grad()
