@@ -1,7 +1,7 @@
 """Weights as engines read them: a folder in transformers' layout, whatever a name's source is.
 
 Weights keep the values that this project's own loop decodes with, so that texts and counts can be compared: those of a
-GGUF file are dequantised once (`gguf_files.converted`).
+GGUF file are dequantised once (`gguf.converted`).
 """
 
 import os
@@ -13,7 +13,7 @@ from lib.drafters.heads.store import check_folder_of
 from lib.engines import head_export
 from lib.engines.environments import HOME
 from lib.engines.methods import Setting
-from lib.models import gguf_files
+from lib.models import gguf
 
 WEIGHTS = HOME / "weights"  # what is made for engines; safe to delete
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
@@ -26,7 +26,7 @@ def folder(model, target=None) -> Path:
     folder or GGUF file on this machine.
     """
     if file := getattr(model, "gguf_file", ""):
-        return gguf_files.converted(Path(file))
+        return gguf.converted(Path(file))
     own = Path(model.name_or_path)
     if not own.is_dir():
         raise ValueError(f"{model.name_or_path!r} is not a folder or a GGUF file on this machine; engines here read no "

@@ -1,7 +1,7 @@
 """GGUF files for llama.cpp: a target's file in a plain number format, and a draft model that shares its tokenizer.
 
 The values are those of this project's models: what a file's blocks stand for, rounded to bfloat16 (see
-`lib.models.gguf_files`). Vectors stay float32, as llama.cpp wants them. A file is made where it is not.
+`lib.models.gguf`). Vectors stay float32, as llama.cpp wants them. A file is made where it is not.
 """
 
 from collections.abc import Iterable

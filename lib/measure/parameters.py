@@ -25,7 +25,7 @@ from lib.lab.plan import RunPlan, UsageError, Value
 from lib.measure.advice import of_runs
 from lib.measure.drafters import check as check_drafter
 from lib.measure.served import EXAMPLE, kinds_of
-from lib.models import checks, gguf_files, load
+from lib.models import checks, gguf, load
 from lib.models import prompts as prompt_files
 from lib.models.registry import sources
 from lib.replay import logs as log_files
@@ -70,7 +70,7 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
             files |= {folder_of(target.short, name) for name in made_for(target.short)}
         for source in filter(None, (target, drafter)):
             if source.is_gguf:
-                files |= set(gguf_files.shards(Path(source.where)))
+                files |= set(gguf.shards(Path(source.where)))
             elif source.is_folder:
                 files.add(Path(source.where))
             elif not source.is_random:

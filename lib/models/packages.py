@@ -18,7 +18,7 @@ from zipfile import ZipFile
 from bs4 import BeautifulSoup
 
 from lib.lab import atomic_file
-from lib.models import gguf_files
+from lib.models import gguf
 from lib.models.checks import PairError
 
 
@@ -58,13 +58,13 @@ class Packaged:
         for package in self.packages:
             with suppress(metadata.PackageNotFoundError):
                 paths += [Path(file.locate()) for file in metadata.files(package) or []]
-        pieces = sorted((path for path in paths if gguf_files.SUFFIX in path.suffixes and path.is_file()),
+        pieces = sorted((path for path in paths if gguf.SUFFIX in path.suffixes and path.is_file()),
                         key=lambda path: path.name)
         if len(pieces) < max(1, self.parts):
             return None
         if not self.parts:
             return pieces[0]
-        whole = gguf_files.home() / f"{self.name}{gguf_files.SUFFIX}"
+        whole = gguf.home() / f"{self.name}{gguf.SUFFIX}"
         if not whole.is_file() or whole.stat().st_size != sum(piece.stat().st_size for piece in pieces):
             data = b"".join(piece.read_bytes() for piece in pieces)
             if sha256(data).hexdigest() != self.digest:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import LlamaConfig
 
-from lib.models import gguf_files
+from lib.models import gguf
 from lib.models.checks import PairError
 from lib.models.packages import PACKAGED
 
@@ -57,7 +57,7 @@ class Source:
     @property
     def is_gguf(self) -> bool:
         """Whether it is a GGUF file on this machine."""
-        return self.where.endswith(gguf_files.SUFFIX) and Path(self.where).is_file()
+        return self.where.endswith(gguf.SUFFIX) and Path(self.where).is_file()
 
     @property
     def is_random(self) -> bool:
@@ -87,7 +87,7 @@ def parts(name: str) -> tuple[str, ...]:
     texts = tuple(part.strip() for part in str(name).split("|"))
     # A text alone names something local, or a hub id that is no misspelt pair.
     owner, slash, _ = texts[0].partition("/")
-    is_path = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(gguf_files.SUFFIX)
+    is_path = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(gguf.SUFFIX)
     is_target = is_path or _is_here(texts[0]) or slash and owner not in SHIPPED_NAMES
     if not isinstance(name, str) or not all(texts) or len(texts) > 2 or len(texts) == 1 and not is_target:
         swapped = "/".join(reversed(str(name).split("/")))
@@ -137,10 +137,10 @@ def source(text: str) -> Source:
                             "again, or train it with `python -m lib training`")
         return Source(str(SHIPPED / text), written=text, label=text.rpartition("/")[2])
     path = Path(text).expanduser()
-    if file := gguf_files.in_folder(path) if path.is_dir() else path if path.suffix == gguf_files.SUFFIX else None:
+    if file := gguf.in_folder(path) if path.is_dir() else path if path.suffix == gguf.SUFFIX else None:
         if not file.is_file():
             raise PairError(f"there is no GGUF file {text}; check the path")
-        return Source(str(gguf_files.shards(file)[0]), written=text, label=gguf_files.stem(file))
+        return Source(str(gguf.shards(file)[0]), written=text, label=gguf.stem(file))
     if path.is_dir():
         return Source(str(path), written=text)
     if text.startswith((".", "/", "~")) or text.partition("@")[0].count("/") > 1:
@@ -155,7 +155,7 @@ def local(source: Source) -> Source:
     """The source itself, or for a GGUF file the folder of its converted model, under the same name."""
     if not source.is_gguf:
         return source
-    return Source(str(gguf_files.converted(Path(source.where))), written=source.written or source.where,
+    return Source(str(gguf.converted(Path(source.where))), written=source.written or source.where,
                   label=source.short, gguf=source.where)
 
 

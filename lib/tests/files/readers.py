@@ -17,10 +17,10 @@ from lib.drafters import heads
 from lib.drafters.heads import published
 from lib.lab import plan, provenance
 from lib.lab.plan import UsageError
-from lib.models import gguf_tensors, load_pair, prompts
+from lib.models import load_pair, prompts
 from lib.models.checks import PairError
 from lib.replay import logs, trace
-from lib.tests import small_models, tiny_gguf
+from lib.tests import small_models
 from lib.tests.replay.test_replay import synthetic
 
 NOTEBOOKS = ("01_shapes", "02_acceptance")
@@ -143,11 +143,6 @@ def good_traces() -> list[bytes]:
         return [(Path(folder) / "t.npz").read_bytes()]
 
 
-def good_ggufs() -> list[bytes]:
-    with TemporaryDirectory() as folder:
-        return [tiny_gguf.write(Path(folder) / "m.gguf").read_bytes()]
-
-
 @cache
 def readers() -> dict[str, Reader]:
     """All of them, by name."""
@@ -158,8 +153,6 @@ def readers() -> dict[str, Reader]:
         "costs": Reader(served.read_costs, (ValueError,), "c.csv", good_costs),
         "rates": Reader(by_depth_and_rank.read, (ValueError,), "r.csv", good_rates),
         "profile": Reader(lambda path: plan.load_profile(path, NOTEBOOKS), (UsageError,), "p.yaml", good_profiles),
-        "gguf": Reader(lambda path: list(gguf_tensors.tensors(path, gguf_tensors.header(path))), (PairError,), "m.gguf",
-                       good_ggufs),
         "model": Reader(read_model, (PairError,), "config.json", good_models),
         "recommendation": Reader(recommendation.load, (ValueError,), "r.json", good_recommendations),
         "run": Reader(lambda path: provenance.read(path.parent), (ValueError,), "run.json",

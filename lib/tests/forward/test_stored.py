@@ -1,21 +1,22 @@
 """A GGUF file's own numbers as weights: the model is the one that the file dequantises to in float32."""
 
-import gguf
 import pytest
 import torch
+from gguf import GGMLQuantizationType as KINDS
+from gguf import dequantize
 
 from lib.decoding import generate, in_batches
 from lib.drafters import make
-from lib.forward import load_pair, stored
+from lib.forward import load_pair
 from lib.forward.packed import PackedEmbedding, PackedLinear
 from lib.forward.passes import forward_pass
 from lib.kernels import build
+from lib.models import gguf
 from lib.models.packages import SMOLLM2
 from lib.tests import tiny_gguf
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 from lib.tests.real_model import needs_real_model
 
-KINDS = gguf.GGMLQuantizationType
 BLOCKS = [KINDS.Q8_0, KINDS.Q4_0, KINDS.Q4_1, KINDS.Q5_0, KINDS.Q5_1]
 
 
@@ -27,18 +28,9 @@ def own_cache(monkeypatch, tmp_path):
 def dequantised(path):
     """The model of a file in float32, from gguf's own reader and definition of the blocks."""
     model = load_pair(str(path), dtype="float32").target
-    for tensor in gguf.GGUFReader(path).tensors:
-        weight = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy()).float()
-        role = tensor.name.split(".")[-2]
-        if role in ("attn_q", "attn_k"):
-            config = model.config
-            heads = config.num_attention_heads if role == "attn_q" else config.num_key_value_heads
-            weight = weight.view(heads, -1, 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
-        part = tensor.name.removesuffix(".weight")
-        first, _, rest = part.partition(".")
-        name = (stored.WHOLE[tensor.name] if tensor.name in stored.WHOLE
-                else f"model.layers.{rest.partition('.')[0]}.{stored.IN_LAYER[role]}")
-        model.get_submodule(name).weight.data.copy_(weight)
+    for tensor in gguf.parameters(path, *gguf.read(path), model):
+        model.get_parameter(tensor.name).data = torch.tensor(dequantize(tensor.data, tensor.tensor_type))
+    model.tie_weights()
     return model
 
 
