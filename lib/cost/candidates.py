@@ -21,7 +21,7 @@ from lib.decoding import loop
 from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter
-from lib.drafters.heads.store import NGRAMS
+from lib.drafters.heads.files import NGRAMS
 from lib.drafters.registry import advised, heads_for, make, needs_draft_model
 from lib.lab import stats
 from lib.replay import acceptance, recording, simulated

@@ -39,8 +39,10 @@ class Eagle3Drafter(HeadDrafter):
         self.prompts: list[Tensor] | None = list(prompts)
 
     def _renew_layers(self) -> None:
-        self.layer, own = CachedLayers([self.head.layer], self.head.output_norm), self.head.embed_tokens
-        self.filling = head_fill(self.head, self.output, self.target.get_input_embeddings() if own is None else own)
+        embedding = self.head.embed_tokens
+        self.layer = CachedLayers([self.head.layer], self.head.output_norm)
+        self.filling = head_fill(self.head, self.output,
+                                 self.target.get_input_embeddings() if embedding is None else embedding)
 
     @torch.no_grad()
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
@@ -53,13 +55,13 @@ class Eagle3Drafter(HeadDrafter):
         if (isinstance(shape, Tree) and self.filling is not None and self.proposal == "top_k" and not self.with_probs
                 and shape.budget and shape.last_rank < self.output.out_features):
             self.calls += shape.max_depth - 1  # besides that of the roots
-            names = None if self.known is None else self.known.tokens
+            names = None if self.reduced is None else self.reduced.tokens
             with forward():
                 filled = self.filling.fill_after(self.outputs[:, 0], roots, self.cache, native_levels(shape),
                                                  self.output.out_features, names)
             self.drafts = [Draft(shape, row, "top_k") for row in filled]
             return self.drafts
-        filling = Filling(shape, roots, self.proposal, self.temperature, self.with_probs, self.known)
+        filling = Filling(shape, roots, self.proposal, self.temperature, self.with_probs, self.reduced)
         while (level := filling.next_level()) is not None:
             if level.depth == 0:
                 logits = self._logits(self.outputs)

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from lib.drafters.drafter import Drafter
 from lib.drafters.filling import check_proposal, rank_of
-from lib.drafters.heads import published
-from lib.drafters.heads.store import check_folder_of
+from lib.drafters.heads import files
+from lib.drafters.heads.files import check_folder_of
 from lib.drafters.registry import name_of
 from lib.forward.packed import pack, weights_of
 from lib.forward.passes import forward_pass
@@ -21,8 +21,8 @@ class HeadDrafter(Drafter):
     """A head on a target. A kind also defines `_ahead`, from which `read_ahead` takes ranks and probabilities.
 
     proposal, temperature: as for `LanguageModelDrafter`.
-    output: the head's own output layer, else the target's, or its rows for the tokens that the head drafts. known: an
-    output layer of these tokens; None where the head drafts all. cache: of the head's layers, if it keeps keys and
+    output: the head's own output layer, else the target's, or its rows for the tokens that the head drafts. reduced:
+    an output layer of these tokens; None where the head drafts all. cache: of the head's layers, if it keeps keys and
     values.
     """
 
@@ -32,8 +32,8 @@ class HeadDrafter(Drafter):
         check_proposal(proposal, temperature)
         self.target, self.head, self.proposal, self.temperature = target, head, proposal, temperature
         self.calls, self.name_or_path, self.cache = 0, getattr(head, "name_or_path", ""), TreeCache()
-        self.known: ReducedOutput | None = None
-        self.made_of_target: tuple | None = None  # the weights that `known` was made of
+        self.reduced: ReducedOutput | None = None
+        self.made_of_target: tuple | None = None  # the weights that `reduced` was made of
         self.made_of: tuple | None = None  # and those that the head's layers were made of
         self._renew_output()
 
@@ -42,7 +42,7 @@ class HeadDrafter(Drafter):
         """The drafter of the head in a folder or hub id; without one, of the head that ships for the pair's target."""
         kind = name_of(cls)
         folder = check_folder_of(pair.target_name, kind) if folder is None else folder
-        return cls(pair.target, published.load(kind, folder, pair.target), **options)
+        return cls(pair.target, files.load(kind, folder, pair.target), **options)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch with an empty cache; the hidden states of the prompts come with the first `commit`."""
@@ -55,13 +55,14 @@ class HeadDrafter(Drafter):
 
     def _renew_output(self) -> None:
         """Takes the output layer anew, for a target whose weights have changed."""
-        own, tokens = self.head.lm_head, self.head.tokens
+        layer, tokens = self.head.lm_head, self.head.tokens
         if tokens is None:
-            self.output = forward_pass(self.target).output if own is None else own
+            self.output = forward_pass(self.target).output if layer is None else layer
         elif (made_of := weights_of(self.target)) != self.made_of_target:
             whole, self.made_of_target = self.target.get_output_embeddings(), made_of
-            self.known = pack(ReducedOutput(rows_of(whole, tokens) if own is None else own, tokens, whole.out_features))
-            self.output = self.known.rows
+            rows = rows_of(whole, tokens) if layer is None else layer
+            self.reduced = pack(ReducedOutput(rows, tokens, whole.out_features))
+            self.output = self.reduced.rows
 
     def _renew_layers(self) -> None:
         """Takes the head's layers anew, for a kind that runs them over a cache."""
@@ -91,7 +92,7 @@ class HeadDrafter(Drafter):
             tokens = text[None, :-1].to(target.device)
             hidden = target(tokens, output_hidden_states=True, logits_to_keep=1).hidden_states
             for d, logits in zip(range(min(depth, count)), self._ahead(hidden, text, start, depth)):
-                logits = logits if self.known is None else self.known.spread(logits, float("-inf"))
+                logits = logits if self.reduced is None else self.reduced.spread(logits, float("-inf"))
                 true = text[start + d + 1 :].to(logits.device)
                 scores = logits[: len(true)].to(torch.promote_types(logits.dtype, torch.float32))
                 ranks[row, : len(true), d] = rank_of(scores, true).int().cpu()

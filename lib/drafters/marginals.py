@@ -46,14 +46,14 @@ class MarginalDrafter(HeadDrafter):
         Without a budget there is no forward pass, as where a policy advises against drafting.
         """
         static = isinstance(shape, Tree)
-        wanted = levels_of(shape, self.head.depth)[0] if static else shape.at_most(self.head.depth)
-        filling = Filling(wanted, self.roots, self.proposal, self.temperature, self.with_probs, self.known,
+        drafted = levels_of(shape, self.head.depth)[0] if static else shape.at_most(self.head.depth)
+        filling = Filling(drafted, self.roots, self.proposal, self.temperature, self.with_probs, self.reduced,
                           one_pass=True)
         while (level := filling.next_level()) is not None:
             if level.depth == 0:
                 self.calls += 1
                 with forward():
-                    logits = self._marginals(wanted.max_depth)
+                    logits = self._marginals(drafted.max_depth)
             filling.grow(level, self._children(logits, level.depth, filling.tokens_of(level)), draws)
         self.drafts, _ = filling.drafts()
         return self.drafts
@@ -108,7 +108,8 @@ class DFlashDrafter(MarginalDrafter):
         slots = pad_sequence([torch.tensor(nodes) for nodes in kept], batch_first=True)
         rows = torch.arange(len(kept))
         with forward():
-            fresh = self.head.read({layer: hidden[layer][rows[:, None], slots] for layer in self.head.config.feature_layers})
+            states = {layer: hidden[layer][rows[:, None], slots] for layer in self.head.config.feature_layers}
+            fresh = self.head.read(states)
             self.layers.take(fresh, self.cache)
         self.cache.set_lengths(self.cache.lengths.cpu() + counts)
         self.newest = fresh[rows, counts - 1]
@@ -126,7 +127,7 @@ class DFlashDrafter(MarginalDrafter):
         before = torch.arange(start, len(text) - 1, device=features.device)
         roots = embed(self.head, self.target, text[start:-1].to(features.device))[None]
         parts = zip(before.split(STARTS), roots.split(STARTS, 1))
-        states = torch.cat([self.head.states_along(features, own, part)[0] for part, own in parts])
+        states = torch.cat([self.head.states_along(features, embedded, before)[0] for before, embedded in parts])
         return self.output(states).unbind(1)
 
 

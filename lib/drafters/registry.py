@@ -150,7 +150,7 @@ def advised(pair) -> list[str]:
 
 def heads_for(target: str) -> list[str]:
     """The kinds of drafters whose trained head, or tables, ship for a target or were made here."""
-    from lib.drafters.heads.store import made_for  # brings transformers, which names and options do not need
+    from lib.drafters.heads.files import made_for  # brings transformers, which names and options do not need
 
     available = made_for(target)
     return [name for name, kind in DRAFTERS.items() if kind.needs == FOLDER and name in available]

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lib.drafters.drafter import UNKNOWN, TextDrafter, merge, partial_draft, static
-from lib.drafters.heads.store import NGRAMS, check_folder_of, read
+from lib.drafters.heads.files import NGRAMS, check_folder_of, read
 from lib.drafters.text_index import LookupIndex, NgramIndex, NgramTables, SuffixAutomaton
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree

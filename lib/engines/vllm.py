@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
-from lib.drafters.heads.store import NGRAMS, check_folder_of
+from lib.drafters.heads.files import NGRAMS, check_folder_of
 from lib.drafters.text_drafters import LookupDrafter
 from lib.drafters.text_index import LookupIndex
 from lib.engines import exports

@@ -20,7 +20,7 @@ from lib.cost.recommending import PREFIX, Evidence, row
 from lib.cost.roofline import COMPUTED, LAUNCHES, MEASURED
 from lib.cost.round_cost import RULER, CostTable, RoundCost
 from lib.drafters.adaptive import tokens_of_chains
-from lib.drafters.heads.store import made_for
+from lib.drafters.heads.files import made_for
 from lib.drafters.registry import parse
 from lib.forward.load import dtypes_of, load_pair, load_pairs
 from lib.lab import processor, provenance, stats, tables

@@ -17,7 +17,7 @@ from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter, NoDrafter
-from lib.drafters.heads.store import folder_of, made_for
+from lib.drafters.heads.files import folder_of, made_for
 from lib.drafters.registry import DRAFTERS, FOLDER, make, needs_draft_model, parse
 from lib.drafters.wrapper import Wrapper
 from lib.forward.load import load_pairs

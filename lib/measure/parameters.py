@@ -17,7 +17,7 @@ from lib.cost.by_depth_and_rank import read as read_rates
 from lib.cost.formats import check as check_formats
 from lib.cost.roofline import HARDWARE
 from lib.cost.served import read_costs
-from lib.drafters.heads.store import check_folder_of, folder_of, made_for
+from lib.drafters.heads.files import check_folder_of, folder_of, made_for
 from lib.drafters.registry import DRAFTERS, head_of, needs_draft_model
 from lib.engines import registry
 from lib.forward.load import dtypes_of

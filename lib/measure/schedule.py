@@ -20,7 +20,7 @@ from lib.cost.round_cost import FREE, RULER, CostTable
 from lib.decoding.checks import checkable
 from lib.drafters.controls import ExcerptDrafter
 from lib.drafters.drafter import BY_RANKS
-from lib.drafters.heads.store import NGRAMS
+from lib.drafters.heads.files import NGRAMS
 from lib.drafters.registry import advised, heads_for, make, needs_draft_model
 from lib.lab import stats
 from lib.models import prompts as prompt_files

@@ -21,7 +21,7 @@ from lib.decoding import loop
 from lib.decoding.checks import token_set, window_refusal
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.filling import rank_of
-from lib.drafters.heads.store import NGRAMS, folder_of
+from lib.drafters.heads.files import NGRAMS, folder_of
 from lib.drafters.registry import DRAFTERS, make
 from lib.drafters.text_drafters import NgramDrafter
 from lib.drafters.text_index import NgramTables

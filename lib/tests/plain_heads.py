@@ -36,10 +36,10 @@ def logits_after(head, target, text: list[int], path: list[int]) -> Tensor | Non
         return None
     else:
         logits = depth_logits(head, target, text, len(path))
-    if (markov := getattr(head, "markov", None)) is not None:
+    if (markov := getattr(head, "markov_head", None)) is not None:
         before, known = [*text, *path][-1], range(len(logits)) if head.tokens is None else head.tokens.tolist()
         row = known.index(before) if before in known else len(known)
-        logits[list(known)] += markov.embed.weight[row] @ markov.head.weight.T
+        logits[list(known)] += markov.markov_w1.weight[row] @ markov.markov_w2.weight.T
     if head.tokens is not None:
         logits[[token for token in range(len(logits)) if token not in head.tokens]] = float("-inf")
     return logits
@@ -49,7 +49,7 @@ def depth_logits(head, target, text: list[int], depth: int) -> Tensor:
     """The logits float[V] of a head with one distribution per depth, `depth` + 1 tokens after a text's last one."""
     hidden = target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
     if isinstance(head, MedusaHeads):
-        return target.lm_head(head.stacks[depth](hidden[-1][0, -1]))
+        return target.lm_head(head.states(hidden[-1][0, -1])[depth])
     root = target.get_input_embeddings()(torch.tensor([text[-1:]]))
     return target.lm_head(head.states_along(head.read(hidden), root, torch.tensor([len(text) - 1]))[0, 0, depth])
 

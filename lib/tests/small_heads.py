@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 
 from lib.drafters.eagle3 import Eagle3Drafter
-from lib.drafters.heads.store import KINDS, NGRAMS, save, settings
+from lib.drafters.heads.files import KINDS, NGRAMS, save
 from lib.drafters.marginals import DFlashDrafter, DSparkDrafter, MedusaDrafter
 from lib.drafters.registry import DRAFTERS as REGISTRY
 from lib.drafters.registry import FOLDER
 from lib.drafters.text_drafters import save_tables
 from lib.drafters.text_index import NgramTables
+from lib.training.heads import settings
 
 DRAFTERS = {"medusa": MedusaDrafter, "eagle3": Eagle3Drafter, "dflash": DFlashDrafter, "dspark": DSparkDrafter}
 

@@ -30,7 +30,6 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--folder", type=Path, default=Path("data/runs/training"),
                         help="folder of text, checkpoints and trained models (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="optimiser steps of one schedule, instead of the default")
-    parser.add_argument("--learning-rate", type=float, help="the highest of a training, instead of the default")
     parser.add_argument("--hours", type=float, help="the most that a training may take, earlier runs of it included; "
                         "its schedule ends with them, after fewer steps where that is needed")
     parser.add_argument("--temperature", type=float, help="of both distributions, where a head or nano learns the "
@@ -43,28 +42,28 @@ def main(arguments: Sequence[str]) -> None:
                         help="of nano, called nano-LAYERS with other than %(default)s (default: %(default)s)")
     parser.add_argument("--kinds", default="medusa", help="kinds of heads, with commas, which learn from the same pass "
                         f"of the target: {', '.join(heads.LOSSES)} (default: %(default)s)")
-    given = parser.parse_args(arguments)
-    changed = {name: getattr(given, name) for name in ("steps", "learning_rate", "hours", "temperature")}
+    options = parser.parse_args(arguments)
+    changed = {name: getattr(options, name) for name in ("steps", "hours", "temperature")}
     changed = {name: value for name, value in changed.items() if value is not None}
-    for name, value in (changed | {"tokens": given.tokens, "layers": given.layers}).items():
+    for name, value in (changed | {"tokens": options.tokens, "layers": options.layers}).items():
         if not value > 0:
             parser.error(f"--{name.replace('_', '-')} is {value}; give a number above 0")
 
     try:
-        checks.check_device(given.device, torch.float32)
-        if given.command == "publish":
-            publish(given.folder, Path("data/models"))
-        elif given.command == "ngrams":
-            ngrams.make(given.target, given.folder)
-        elif given.command == "own_text":
-            own_text.extend(load_pair(given.target, dtype="auto", device=given.device), given.folder, given.tokens)
-        elif given.command == "nano":
-            name = nano.NAME if given.layers == nano.SIZES["num_hidden_layers"] else f"{nano.NAME}-{given.layers}"
-            nano.make(given.target, given.folder, plan=replace(nano.PLAN, **changed), name=name, device=given.device,
-                      sizes=nano.SIZES | {"num_hidden_layers": given.layers})
+        checks.check_device(options.device, torch.float32)
+        if options.command == "publish":
+            publish(options.folder, Path("data/models"))
+        elif options.command == "ngrams":
+            ngrams.make(options.target, options.folder)
+        elif options.command == "own_text":
+            own_text.extend(load_pair(options.target, dtype="auto", device=options.device), options.folder, options.tokens)
+        elif options.command == "nano":
+            name = nano.NAME if options.layers == nano.SIZES["num_hidden_layers"] else f"{nano.NAME}-{options.layers}"
+            nano.make(options.target, options.folder, plan=replace(nano.PLAN, **changed), name=name, device=options.device,
+                      sizes=nano.SIZES | {"num_hidden_layers": options.layers})
         else:
-            heads.make(given.target, given.kinds.split(","), given.folder, plan=replace(heads.PLAN, **changed),
-                       device=given.device)
+            heads.make(options.target, options.kinds.split(","), options.folder, plan=replace(heads.PLAN, **changed),
+                       device=options.device)
     except (ValueError, FileNotFoundError) as error:  # of a target, a kind, a device or a folder that cannot be used
         parser.exit(2, f"error: {' '.join(str(error).split())}\n")
 

@@ -6,7 +6,6 @@ Heads share the target's output layer, and all heads of a training learn from th
 hidden states are not kept. A head learns the same beside others as alone.
 """
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
@@ -15,23 +14,27 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import LlamaConfig
 
 from lib.drafters import heads, vocabulary
 from lib.drafters.heads.eagle3 import unroll
 from lib.drafters.heads.layers import Head, embed
 from lib.forward.load import load_pair
 from lib.training import loop, own_text
-from lib.training.own_text import Windows
+from lib.training.own_text import Draw, Windows
 
 PLAN = loop.TrainingPlan(1000, 8, 512, 3e-3, seed=11, decay=0.9)
-CURVE_EVERY = 100  # steps between two points of the held-out curve
-HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the text, and how many of its windows a head is tried on
 DECAY = 0.8  # weight of a depth relative to the one before
 UNROLLED = 4  # depths of EAGLE-3's training-time test
 STRIDE = 8  # tokens between the starts of a window's blocks
 
+# Settings of a new head besides sizes.
+OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle3": {},
+           "dflash": {"num_hidden_layers": 2, "block_size": 7, "shifted": False, "qk_norm": True},
+           "dspark": {"block_size": 6, "shifted": True, "qk_norm": False, "markov_rank": 64, "learned_places": True}}
+MASK = 16  # the mask token of a new head: one of SmolLM2's special tokens, which texts do not have
+
 DepthLoss = Callable[[Tensor, int], Tensor]  # (states [..., H] of a depth, the depth from 0) -> its loss
-Draw = Callable[[int], Windows]  # the windows of a step
 Output = Callable[[Tensor], Tensor]  # states [..., H] -> logits [..., K] of the tokens that heads draft
 
 
@@ -52,16 +55,16 @@ class Lesson:
 
 
 @torch.no_grad()
-def lesson(target, windows: Windows, known: Tensor | None, temperature: float = 1.0) -> Lesson:
-    """The target's outputs for windows; known: the tokens int64[K] that heads draft, None for all. temperature: of its
-    probabilities.
+def lesson(target, windows: Windows, drafted: Tensor | None, temperature: float = 1.0) -> Lesson:
+    """The target's outputs for windows, with its probabilities at a temperature; drafted: the tokens int64[K] that
+    heads draft, None for all.
     """
     read = target.base_model(windows.tokens[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
     output, probs, favourite = target.get_output_embeddings(), [], []
     for states in read[-1]:  # a row at a time: the logits of all tokens are large
         logits = output(states).float() / temperature
         favourite.append(logits.argmax(-1))
-        some = logits if known is None else logits[:, known]
+        some = logits if drafted is None else logits[:, drafted]
         probs.append((some - logits.logsumexp(-1, keepdim=True)).exp())
     hidden = dict(enumerate(read)) | {-1: read[-1]}
     return Lesson(windows.tokens, hidden, torch.stack(probs), torch.stack(favourite), windows.learned)
@@ -102,31 +105,31 @@ def mean(values: Tensor, learned: Tensor) -> Tensor:
     return (values * learned).sum() / learned.sum().clamp_min(1)
 
 
-def medusa(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
+def medusa(head, target, text: Lesson, generator: torch.Generator) -> HeadLoss:
     """Medusa: from each hidden state; depth d predicts the token d + 2 places later."""
-    states = head.states(said.hidden[-1]).unbind(-2)
+    states = head.states(text.hidden[-1]).unbind(-2)
     return HeadLoss([state[:, : state.shape[1] - 1 - depth] for depth, state in enumerate(states)],
                     [slice(depth + 1, None) for depth in range(len(states))])
 
 
-def unrolled(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
+def unrolled(head, target, text: Lesson, generator: torch.Generator) -> HeadLoss:
     """EAGLE-3's training-time test: the head continues its own features for a few steps (Li et al. 2025, section 3.2).
 
     Step d predicts the token d + 2 places after that of the feature.
     """
-    length = said.tokens.shape[1] - 1 - UNROLLED
-    steps = unroll(head, target, head.read(said.hidden)[:, :length], said.tokens[:, 1:], UNROLLED)
+    length = text.tokens.shape[1] - 1 - UNROLLED
+    steps = unroll(head, target, head.read(text.hidden)[:, :length], text.tokens[:, 1:], UNROLLED)
     return HeadLoss([head.states(features) for features in steps],
                     [slice(step + 1, step + 1 + length) for step in range(UNROLLED)])
 
 
-def block(head, target, said: Lesson, generator: torch.Generator) -> HeadLoss:
+def block(head, target, text: Lesson, generator: torch.Generator) -> HeadLoss:
     """Block heads: blocks that start every few tokens of a window, from a position that the generator draws."""
-    length = said.tokens.shape[1] - 1
+    length = text.tokens.shape[1] - 1
     first = 1 + int(torch.randint(STRIDE, (), generator=generator))
-    before = torch.arange(first, length - head.depth + 1, STRIDE, device=said.tokens.device)
-    roots = embed(head, target, said.tokens[:, before])
-    states = head.states_along(head.read(said.hidden), roots, before)
+    before = torch.arange(first, length - head.depth + 1, STRIDE, device=text.tokens.device)
+    roots = embed(head, target, text.tokens[:, before])
+    states = head.states_along(head.read(text.hidden), roots, before)
     return HeadLoss(list(states.unbind(2)), [before + depth for depth in range(head.depth)])
 
 
@@ -165,44 +168,56 @@ def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.Tra
     pair = load_pair(target_name, dtype="float32", device=device)
     pair.target.requires_grad_(False)
     own_text.check_there(name)
-    known = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
-    draw, held_out = dialogues(pair, name, folder, plan)
-    trained = {kind: new(kind, pair.target, known, plan.seed).to(device) for kind in kinds}
+    drafted = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
+    draw, held_out = own_text.lessons(pair, name, folder, plan)
+    trained = {kind: new(kind, pair.target, drafted, plan.seed).to(device) for kind in kinds}
     train(trained, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
     for kind, head in trained.items():
         heads.save(head, folder / "heads" / name / kind)
     return trained
 
 
-def new(kind: str, target, known: Tensor | None, seed: int) -> Head:
+def settings(kind: str, target_config, draft_vocab_size: int | None = None) -> LlamaConfig:
+    """The configuration of a new head for a target: narrower than one of its layers, so that a head costs less.
+
+    Two thirds of the target's query heads over one key head, and a feed-forward layer of the hidden size.
+    draft_vocab_size: how many of the target's tokens it drafts; None for all.
+    """
+    config = target_config.get_text_config()
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return LlamaConfig(
+        hidden_size=config.hidden_size, vocab_size=config.vocab_size, head_dim=width,
+        num_attention_heads=max(1, config.num_attention_heads * 2 // 3), num_key_value_heads=1,
+        intermediate_size=config.hidden_size, max_position_embeddings=config.max_position_embeddings,
+        rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6), kind=kind, mask_token_id=min(MASK, config.vocab_size - 1),
+        feature_layers=feature_layers(config.num_hidden_layers), draft_vocab_size=draft_vocab_size,
+        **{"num_hidden_layers": 1, **OPTIONS[kind]})
+
+
+def feature_layers(layers: int) -> list[int]:
+    """The hidden states that a new head of a target with so many layers reads, ascending: the inputs of layers 2, L/2
+    and L - 3, as EAGLE-3's code and serving engines have it; of the last three layers where the target has few.
+
+    The last hidden state is none of them: transformers gives it after the final norm, engines before it.
+    """
+    return [2, layers // 2, layers - 3] if layers > 6 else list(range(layers))[-3:]
+
+
+def new(kind: str, target, drafted: Tensor | None, seed: int) -> Head:
     """A new head of a kind, a function of the seed, that drafts these tokens int64[K] of the target, or all."""
     torch.manual_seed(seed)
-    head = heads.KINDS[kind](heads.settings(kind, target.config, None if known is None else len(known)))
-    if known is not None:
-        head.tokens.copy_(known)
+    head = heads.KINDS[kind](settings(kind, target.config, None if drafted is None else len(drafted)))
+    if drafted is not None:
+        head.tokens.copy_(drafted)
     if kind == "dflash":
-        head.mask_embedding = embed(head, target, torch.tensor(head.config.mask_token_id, device=target.device)).detach()
+        mask = torch.tensor(head.config.mask_token_id, device=target.device)
+        head.mask_embedding = embed(head, target, mask).detach()
     return head
 
 
-def dialogues(pair, name: str, folder: Path, plan: loop.TrainingPlan) -> tuple[Draw, dict[str, Windows]]:
-    """Windows of the text that a target wrote, all before any comes again; and of the text that is held out."""
-    template = own_text.template(pair.tokenizer)
-    training, held_out = (own_text.windows(*part.stream(*template), plan.length)
-                          for part in own_text.to_learn(name, folder, HELD_OUT_SHARE))
-    steps = len(training.tokens) // plan.rows
-
-    def draw(step: int) -> Windows:
-        order = torch.randperm(len(training.tokens), generator=plan.generator(step // steps))
-        rows = order[step % steps * plan.rows :][: plan.rows]
-        return Windows(training.tokens[rows], training.learned[rows])
-
-    return draw, {"dialogues": held_out.first(HELD_OUT_ROWS)}
-
-
 def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.TrainingPlan, into: Path,
-          held_out: Mapping[str, Windows], *, compiled: bool = True,
-          checkpoint_seconds: float = loop.CHECKPOINT_SECONDS, curve_every: int = CURVE_EVERY) -> None:
+          held_out: Windows, *, compiled: bool = True, checkpoint_seconds: float = loop.CHECKPOINT_SECONDS,
+          curve_every: int = loop.CURVE_STEPS) -> None:
     """Trains heads, by kind, in place; held-out curves are in `into`/KIND/curve.csv, checkpoints beside them.
 
     compiled: whether the softmax over the vocabulary is fused, which halves a step of several depths on a CPU.
@@ -214,64 +229,54 @@ def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.TrainingPl
         """The loss of softened distributions, whose gradients stay as large (Hinton et al. 2015, section 2)."""
         return fused(logits, probs, learned) if heat == 1 else heat**2 * fused(logits / heat, probs, learned)
 
-    known = next(iter(trained.values())).tokens
-    device, output = target.device, output_of(target, known)
+    drafted = next(iter(trained.values())).tokens
+    device, output = target.device, output_of(target, drafted)
 
     def learn(windows: Windows, step: int) -> Tensor:
         with loop.autocast(device):
-            said, total = lesson(target, windows, known, heat), torch.zeros((), device=device)
+            text, total = lesson(target, windows, drafted, heat), torch.zeros((), device=device)
         for kind, head in trained.items():
             with loop.autocast(device):
-                loss = LOSSES[kind](head, target, said, plan.generator(step))
-            total += backward_apart(loss.states, loop.autocast(device)(loss.by_depth(head, output, said, entropy)))
+                loss = LOSSES[kind](head, target, text, plan.generator(step))
+            total += backward_apart(loss.states, loop.autocast(device)(loss.by_depth(head, output, text, entropy)))
         return total
 
     def report(record: dict) -> None:
         print(*trained, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
         if record["step"] % curve_every == 0 or not record["hours_left"]:
             for kind, points in evaluate(trained, target, held_out).items():
-                extend_curve(into / kind / "curve.csv", record["step"], points)
+                loop.extend_curve(into / kind / "curve.csv", record["step"], points)
 
     folder = into / "checkpoints" / "+".join(trained)
     loop.run(nn.ModuleDict(trained), draw, plan, learn, folder, checkpoint_seconds=checkpoint_seconds, report=report)
 
 
-def output_of(target, known: Tensor | None) -> Output:
+def output_of(target, drafted: Tensor | None) -> Output:
     """The target's output layer, or its rows for some tokens int64[K]."""
     layer = target.get_output_embeddings()
-    if known is None:
+    if drafted is None:
         return layer
-    rows, bias = layer.weight.detach()[known], None if layer.bias is None else layer.bias.detach()[known]
+    rows, bias = layer.weight.detach()[drafted], None if layer.bias is None else layer.bias.detach()[drafted]
     return lambda states: F.linear(states, rows, bias)
 
 
 @torch.no_grad()
-def evaluate(trained: Mapping[str, Head], target, held_out: Mapping[str, Windows]) -> dict[str, pd.DataFrame]:
-    """Heads on held-out windows: by head the kind of text, depth, nats, agreement (of favourites), tokens."""
-    known, rows = next(iter(trained.values())).tokens, {kind: [] for kind in trained}
-    output = output_of(target, known)
-    for text, windows in held_out.items():
+def evaluate(trained: Mapping[str, Head], target, held_out: Windows) -> dict[str, pd.DataFrame]:
+    """Heads on held-out windows: by head the depth, nats, agreement (of favourites), tokens."""
+    drafted, curves = next(iter(trained.values())).tokens, {}
+    output = output_of(target, drafted)
+    with loop.autocast(target.device):
+        held_lesson = lesson(target, held_out.to(target.device), drafted)
+    for kind, head in trained.items():
         with loop.autocast(target.device):
-            said = lesson(target, windows.to(target.device), known)
-        for kind, head in trained.items():
+            loss, rows = LOSSES[kind](head, target, held_lesson, torch.Generator().manual_seed(0)), []
+        for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
             with loop.autocast(target.device):
-                by_depth = LOSSES[kind](head, target, said, torch.Generator().manual_seed(0))
-            for depth, (state, at) in enumerate(zip(by_depth.states, by_depth.places)):
-                with loop.autocast(target.device):
-                    logits = by_depth.logits(head, output, said, state, depth)
-                favourite, learned = logits.argmax(-1), said.learned[:, at]
-                agree = (favourite if known is None else known[favourite]) == said.favourite[:, at]
-                rows[kind].append(dict(
-                    kind=text, depth=depth + 1, nats=round(cross_entropy(logits, said.probs[:, at], learned).item(), 4),
-                    agreement=round(mean(agree.float(), learned).item(), 4), tokens=int(learned.sum())))
-    return {kind: pd.DataFrame(of_kind) for kind, of_kind in rows.items()}
-
-
-def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
-    """Adds the points of a step to a curve; points from this step on, of an interrupted run, are replaced."""
-    points.insert(0, "step", step)
-    with suppress(FileNotFoundError):
-        before = pd.read_csv(path)
-        points = pd.concat([before[before["step"] < step], points])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    points.to_csv(path, index=False)
+                logits = loss.logits(head, output, held_lesson, state, depth)
+            favourite, learned = logits.argmax(-1), held_lesson.learned[:, at]
+            agree = (favourite if drafted is None else drafted[favourite]) == held_lesson.favourite[:, at]
+            rows.append(dict(kind="dialogues", depth=depth + 1, tokens=int(learned.sum()),
+                             nats=round(cross_entropy(logits, held_lesson.probs[:, at], learned).item(), 4),
+                             agreement=round(mean(agree.float(), learned).item(), 4)))
+        curves[kind] = pd.DataFrame(rows)[["kind", "depth", "nats", "agreement", "tokens"]]
+    return curves

@@ -3,19 +3,21 @@
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable
 
+import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn import functional as F
 
 from lib.models.checks import own_dtype
 
 WARMUP_STEPS = 60
 REPORT_STEPS, REPORT_SECONDS = 20, 60  # a report comes after the one or the other
+CURVE_STEPS = 100  # between two points of a held-out curve
 CHECKPOINT_SECONDS = 300  # what a stopped training loses at most
 
 
@@ -76,10 +78,14 @@ def rate_factor(step: int, steps: int, decay: float) -> float:
     return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / falling)
 
 
-def divergence(logits: torch.Tensor, teacher_logits: torch.Tensor) -> torch.Tensor:
-    """KL(teacher || student), in nats per token, from logits [..., V] of both."""
-    probs, log_probs = F.softmax(teacher_logits.float(), dim=-1), F.log_softmax(logits.float(), dim=-1)
-    return F.kl_div(log_probs, probs, reduction="none").sum(-1).mean()
+def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
+    """Adds the points of a step to a curve; points from this step on, of an interrupted run, are replaced."""
+    points.insert(0, "step", step)
+    with suppress(FileNotFoundError):
+        earlier = pd.read_csv(path)
+        points = pd.concat([earlier[earlier["step"] < step], points])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    points.to_csv(path, index=False)
 
 
 def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: TrainingPlan,

@@ -9,7 +9,7 @@ from typing import Sequence
 
 import numpy as np
 
-from lib.drafters.heads.store import NGRAMS
+from lib.drafters.heads.files import NGRAMS
 from lib.drafters.text_drafters import save_tables
 from lib.drafters.text_index import ENTRIES, NgramTables, count_tables
 from lib.forward.load import load_pair
@@ -27,7 +27,8 @@ def make(target_name: str, folder: Path) -> NgramTables:
     name = Path(target_name).name
     own_text.check_there(name)
     pair, text = load_pair(target_name, dtype="auto"), own_text.load(own_text.path_of(name))
-    training, held_out = (part.stream(*own_text.template(pair.tokenizer)) for part in text.split(HELD_OUT_SHARE))
+    parts = text.cut(round((1 - HELD_OUT_SHARE) * len(text)))
+    training, held_out = (part.stream(*own_text.template(pair.tokenizer)) for part in parts)
     tokens, places = training[0].tolist(), written(training[1], (own_text.SAMPLED, own_text.GREEDY))
     tables = count_tables(tokens, places, ENTRIES, pair.vocabulary)
     greedy = own_text.GREEDY if (held_out[1] == own_text.GREEDY).any() else own_text.SAMPLED

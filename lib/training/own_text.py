@@ -21,11 +21,13 @@ from lib.drafters.vocabulary import most_frequent
 from lib.models.dialogue import has_template, of_user
 from lib.models.registry import SMOLLM2
 from lib.replay.trace import loops
+from lib.training.loop import TrainingPlan
 
 ROWS, ROWS_OF_GPU = 64, 256  # dialogues of one forward pass
 CHUNK = 256  # dialogues that are written to one file, after which a stopped run resumes
 TURN, ANSWER = 160, 320  # the most tokens of either turn
 FEWEST = 4  # tokens of a user's turn
+HELD_OUT_SHARE, HELD_OUT_ROWS = 0.02, 24  # of the text, and how many of its windows are evaluated
 WARM = 0.7  # the temperature of the odd rows' answers
 TEXT = Path(__file__).parents[2] / "data" / "text"  # the committed dialogues, a file per target
 TEMPLATE, USER, SAMPLED, GREEDY = range(4)  # who wrote a token of `stream`: nobody, the user, the answer
@@ -44,6 +46,13 @@ class Windows(NamedTuple):
     def to(self, device) -> "Windows":
         """On another device."""
         return Windows(*(part.to(device) for part in self))
+
+    def split(self, rows: int) -> "list[Windows]":
+        """Parts of so many rows."""
+        return [Windows(*parts) for parts in zip(*(part.split(rows) for part in self))]
+
+
+Draw = Callable[[int], Windows]  # the windows of a step
 
 
 @dataclass(frozen=True)
@@ -66,10 +75,6 @@ class Dialogues:
         ends = np.cumsum(self.turn + self.answer)
         for end, turn, answer in zip(ends, self.turn, self.answer):
             yield self.tokens[end - turn - answer : end - answer], self.tokens[end - answer : end]
-
-    def split(self, share: float) -> tuple["Dialogues", "Dialogues"]:
-        """The first rows, for training, and the last ones, this share of them, which are held out."""
-        return self.cut(round((1 - share) * len(self)))
 
     def cut(self, first: int) -> tuple["Dialogues", "Dialogues"]:
         """So many rows, and the others."""
@@ -106,11 +111,29 @@ def to_learn(target: str, training: Path, share: float) -> tuple[Dialogues, Dial
     """A target's dialogues, for training and held out: the committed ones and those that `make` wrote in a training's
     folder; the last of the committed ones, this share of them, are held out.
     """
-    committed, held_out = load(path_of(target)).split(share)
+    committed = load(path_of(target))
+    committed, held_out = committed.cut(round((1 - share) * len(committed)))
     further = [load(path) for path in sorted(chunks_of(target, training).glob("*.npz"))]
     if not further:
         return committed, held_out
     return joined([held_out, committed, *further]).cut(len(held_out))[1], held_out
+
+
+def lessons(pair, name: str, folder: Path, plan: TrainingPlan) -> tuple[Draw, Windows]:
+    """The windows of a step of the text that a target wrote, all before any comes again; and windows of the text that
+    is held out.
+    """
+    around = template(pair.tokenizer)
+    training, held_out = (windows(*part.stream(*around), plan.length)
+                          for part in to_learn(name, folder, HELD_OUT_SHARE))
+    steps = max(1, len(training.tokens) // plan.rows)
+
+    def draw(step: int) -> Windows:
+        order = torch.randperm(len(training.tokens), generator=plan.generator(step // steps))
+        rows = order[step % steps * plan.rows :][: plan.rows]
+        return Windows(training.tokens[rows], training.learned[rows])
+
+    return draw, held_out.first(HELD_OUT_ROWS)
 
 
 def check_there(target: str) -> None:
@@ -158,24 +181,22 @@ def windows(tokens: np.ndarray, writers: np.ndarray, length: int) -> Windows:
     return Windows(torch.from_numpy(tokens[places]), torch.from_numpy(writers[places[:, 1:]] != TEMPLATE))
 
 
-def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0, before: Dialogues | None = None,
-         report: Callable[[str], None] = print) -> Dialogues:
+def make(target, tokenizer, folder: Path, *, tokens: int, seed: int = 0,
+         before: Dialogues | None = None) -> Dialogues:
     """Writes dialogues until they hold `tokens` tokens, and joins them; a stopped run resumes from chunks in `folder`.
 
     Dialogues whose text loops, whose user turn has no end or fewer than `FEWEST` tokens, and those whose user turn was
     there before are dropped. before: dialogues that are there already, and count.
     """
     # Further chunks are numbered from the dialogues that are there on: no chunk of those has such a number.
-    parts, held, number = ([before], len(before.tokens), len(before)) if before else ([], 0, 0)
-    if before:
-        report(f"own text: {held:,} of {tokens:,} tokens are there already")
-    while held < tokens:
+    parts, number = ([before], len(before)) if before else ([], 0)
+    while (num_tokens := sum(len(part.tokens) for part in parts)) < tokens:
+        print(f"own text: {num_tokens:,} of {tokens:,} tokens", flush=True)
         path = folder / f"{number:05d}.npz"
         if not path.exists():
             chunk(target, tokenizer, number, seed).save(path)
         parts.append(load(path))
-        held, number = held + len(parts[-1].tokens), number + 1
-        report(f"own text: {held:,} of {tokens:,} tokens")
+        number += 1
     return joined(parts)
 
 
@@ -216,11 +237,11 @@ def chunk(target, tokenizer, number: int, seed: int) -> Dialogues:
     turns.sort(key=len)  # rows of a batch are padded to its longest
     rows = []
     for warm in (False, True):
-        asked = turns[warm::2]
-        prompts = [torch.tensor([*before, *turn, *between]) for turn in asked]
+        openings = turns[warm::2]
+        prompts = [torch.tensor([*before, *turn, *between]) for turn in openings]
         answers = continuations(target, prompts, max_new_tokens=ANSWER, temperature=WARM if warm else 0.0, rows=beside,
                                 eos_token_id=end, generator=generator)
-        rows += [(turn, answer, WARM if warm else 0.0) for turn, answer in zip(asked, answers) if not loops(answer)]
+        rows += [(turn, answer, WARM if warm else 0.0) for turn, answer in zip(openings, answers) if not loops(answer)]
     return packed(rows)
 
 
@@ -234,14 +255,12 @@ def packed(rows: Sequence[tuple[Sequence[int], Sequence[int], float]]) -> Dialog
 
 def joined(parts: Sequence[Dialogues]) -> Dialogues:
     """All rows of the parts but those whose user turn, or whose text without one, was there before."""
-    seen: set[tuple[int, ...]] = set()
-    rows = []
+    rows: dict[tuple[int, ...], tuple] = {}
     for part in parts:
         for (turn, answer), temperature in zip(part.rows(), part.temperature):
-            if (said := tuple(turn.tolist()) or tuple(answer.tolist())) not in seen:
-                seen.add(said)
-                rows.append((turn.tolist(), answer.tolist(), float(temperature)))
-    return packed(rows)
+            text = turn.tolist(), answer.tolist()
+            rows.setdefault(tuple(text[0] or text[1]), (*text, float(temperature)))
+    return packed(list(rows.values()))
 
 
 def _small(tokens: Sequence[int]) -> np.ndarray:

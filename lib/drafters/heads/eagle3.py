@@ -87,7 +87,7 @@ def unroll(head: Eagle3Head, target, features: Tensor, tokens: Tensor, steps: in
     j + 1 + d, which stands in column j + d. Step d at entry j predicts token j + 2 + d.
     """
     attend, length = Unrolled(), features.shape[1]
-    place = torch.arange(length, device=features.device)[None]
+    positions = torch.arange(length, device=features.device)[None]
     for step in range(steps):
-        features = continued(head, features, embed(head, target, tokens[:, step : step + length]), place + step, attend)
+        features = continued(head, features, embed(head, target, tokens[:, step : step + length]), positions + step, attend)
         yield features

@@ -93,7 +93,8 @@ class HeadAttention(nn.Module):
 
     def _heads(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         heads = x.unflatten(-1, (-1, self.head_dim))
-        return (heads if norm is None else norm(heads).to(heads.dtype)).transpose(1, 2)  # in autocast a norm gives float32
+        # In autocast a norm gives float32.
+        return (heads if norm is None else norm(heads).to(heads.dtype)).transpose(1, 2)
 
 
 class HeadLayer(nn.Module):

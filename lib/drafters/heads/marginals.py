@@ -26,35 +26,33 @@ class ResidualBlock(nn.Module):
 
 class MedusaHeads(Head):
     """K stacks of residual blocks, the k-th for the token k + 2 places after that of the hidden state (Cai et al. 2024,
-    section 2.1.1).
+    section 2.1.1). Submodules have the names of published files: a number for each head.
 
-    config: hidden_size, medusa_num_heads (K), medusa_num_layers (blocks of a head); with `medusa_vocab_size` every head
-    has an output layer of its own, as published ones do, else all share the target's.
+    config: hidden_size, medusa_num_heads (K), medusa_num_layers (blocks of a head), and outputs_per_head: whether every
+    head ends in an output layer of its own, as in version 1 of the published layout; else all share the target's.
     """
 
     def __init__(self, config):
         super().__init__(config)
-        hidden, count = config.hidden_size, config.medusa_num_heads
-        self.stacks = nn.ModuleList(
-            nn.Sequential(*(ResidualBlock(hidden) for _ in range(config.medusa_num_layers))) for _ in range(count))
-        vocabulary = getattr(config, "medusa_vocab_size", None)
-        outputs = (nn.Linear(hidden, vocabulary, bias=False) for _ in range(count if vocabulary else 0))
-        self.outputs = nn.ModuleList(outputs)
-
-    @property
-    def depth(self) -> int:
-        """K: depths ahead that the heads predict."""
-        return len(self.stacks)
+        hidden, self.blocks, self.depth = config.hidden_size, config.medusa_num_layers, config.medusa_num_heads
+        self.has_outputs = bool(getattr(config, "outputs_per_head", False))
+        rows = getattr(config, "draft_vocab_size", None) or config.vocab_size
+        for number in range(self.depth):
+            parts = [ResidualBlock(hidden) for _ in range(self.blocks)]
+            parts += [nn.Linear(hidden, rows, bias=False)] if self.has_outputs else []
+            self.add_module(str(number), nn.Sequential(*parts))
 
     def states(self, hidden: Tensor, depth: int | None = None) -> Tensor:
         """The inputs [..., K, H] of the output layers, from last hidden states [..., H] of the target; K <= `depth`."""
-        return torch.stack([stack(hidden) for stack in self.stacks[:depth]], dim=-2)
+        stacks = [self.get_submodule(str(number)) for number in range(self.depth)]
+        return torch.stack([stack[: self.blocks](hidden) for stack in stacks[:depth]], dim=-2)
 
     def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., K, V] of states [..., K, H]; `output` is the target's output layer, unless the heads have their own."""
-        if not len(self.outputs):
+        if not self.has_outputs:
             return output(states)
-        return torch.stack([own(states[..., k, :]) for k, own in zip(range(states.shape[-2]), self.outputs)], dim=-2)
+        return torch.stack([self.get_submodule(str(number))[-1](state)
+                            for number, state in enumerate(states.unbind(-2))], dim=-2)
 
 
 class BlockHead(Head):
@@ -62,8 +60,8 @@ class BlockHead(Head):
 
     Its block is the root's embedding and, for the places after it, that of a mask token. It attends to itself, in both
     directions, and to the target's fused features of all tokens before the root. A place of DFlash's block predicts its
-    own token, and the root's place nothing; one of DSpark's (config.shifted) the token after its own. With a `markov`
-    part, DSpark's, p_k(v) at depth k after a token x is proportional to exp(U_k(v) + B(x, v)), where U_k are the
+    own token, and the root's place nothing; one of DSpark's (config.shifted) the token after its own. With a Markov
+    head, DSpark's, p_k(v) at depth k after a token x is proportional to exp(U_k(v) + B(x, v)), where U_k are the
     block's logits.
 
     config: a LlamaConfig with feature_layers (indices into the target's hidden states), block_size (places P),
@@ -75,14 +73,14 @@ class BlockHead(Head):
     def __init__(self, config):
         super().__init__(config)
         self.fc = nn.Linear(len(config.feature_layers) * config.hidden_size, config.hidden_size, bias=False)
-        self.feature_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
         self.place_embeddings = None
         if getattr(config, "learned_places", False):
             self.place_embeddings = nn.Parameter(0.02 * torch.randn(config.block_size - 1, config.hidden_size))
         self.register_buffer("mask_embedding", torch.zeros(config.hidden_size), persistent=False)
         self.layers = nn.ModuleList(HeadLayer(config, config.hidden_size) for _ in range(config.num_hidden_layers))
         self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.markov = Markov(config) if getattr(config, "markov_rank", 0) else None
+        self.markov_head = MarkovHead(config) if getattr(config, "markov_rank", 0) else None
 
     @property
     def depth(self) -> int:
@@ -90,8 +88,8 @@ class BlockHead(Head):
         return self.config.block_size - (not self.config.shifted)
 
     def bias(self, before: Tensor) -> Tensor | None:
-        """What the tokens int64[...] before add to the logits, [..., K]; None without a `markov` part."""
-        return None if self.markov is None else self.markov(before, self.tokens)
+        """What the tokens int64[...] before add to the logits, [..., K]; None without a Markov head."""
+        return None if self.markov_head is None else self.markov_head(before, self.tokens)
 
     def sees(self) -> Tensor:
         """bool[P, P]: the places of its block that each of its P places attends to, which are all."""
@@ -100,7 +98,7 @@ class BlockHead(Head):
 
     def read(self, hidden_states: Sequence[Tensor] | Mapping[int, Tensor]) -> Tensor:
         """The fused and normed features [B, T, H]; hidden states by their index."""
-        return self.feature_norm(self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], -1)))
+        return self.hidden_norm(self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], -1)))
 
     def enter(self, roots: Tensor, newest: Tensor) -> Tensor:
         """The block's inputs [..., P, H], of root embeddings and the features of the tokens before them, [..., H]."""
@@ -121,42 +119,38 @@ class BlockHead(Head):
         """
         (batch, length), count, sees = features.shape[:2], len(before), self.sees()
         block = self.enter(roots, features[:, before - 1]).flatten(1, 2)
-        place = torch.arange(length, device=features.device)[None]
-        own = torch.arange(count, device=features.device).repeat_interleave(len(sees))
+        text_positions = torch.arange(length, device=features.device)[None]
+        block_of = torch.arange(count, device=features.device).repeat_interleave(len(sees))
         positions = (before[:, None] + torch.arange(len(sees), device=features.device)).flatten()[None]
-        mask = torch.cat([place < before[own, None], torch.block_diag(*[sees] * count)], dim=1)
-        angles = self.layers[0].self_attn.rotary(features, place)
+        mask = torch.cat([text_positions < before[block_of, None], torch.block_diag(*[sees] * count)], dim=1)
+        angles = self.layers[0].self_attn.rotary(features, text_positions)
         for layer in self.layers:
             block = layer(block, positions, after(layer.self_attn.context(features, *angles), mask))
         return self.by_depth(self.norm(block).view(batch, count, len(sees), -1))
 
 
-class Markov(nn.Module):
+class MarkovHead(nn.Module):
     """DSpark's low-rank bias B(x, v) = W1[x] W2[v] from the token before (arXiv 2607.05147), which gives every node of
     a tree a distribution of its own for a product of config.markov_rank numbers.
 
-    embed: W1, a row for each of the target's tokens (config.markov_of_all, in published heads), else one for each token
-    that the head drafts, and a last one for all others. head: W2.
+    markov_w1: W1, a row for each of the target's tokens (config.markov_of_all, in published heads), else one for each
+    token that the head drafts, and a last one for all others. markov_w2: W2.
     """
 
     def __init__(self, config):
         super().__init__()
         drafted = getattr(config, "draft_vocab_size", None)
         self.of_all = not drafted or getattr(config, "markov_of_all", False)
-        self.embed = nn.Embedding(config.vocab_size if self.of_all else drafted + 1, config.markov_rank)
-        self.head = nn.Linear(config.markov_rank, drafted or config.vocab_size, bias=False)
-        nn.init.zeros_(self.head.weight)  # a new head is its block
+        self.markov_w1 = nn.Embedding(config.vocab_size if self.of_all else drafted + 1, config.markov_rank)
+        self.markov_w2 = nn.Linear(config.markov_rank, drafted or config.vocab_size, bias=False)
+        nn.init.zeros_(self.markov_w2.weight)  # a new head is its block
 
     def forward(self, before: Tensor, tokens: Tensor | None) -> Tensor:
         """[..., K], of the tokens int64[...] before; tokens int64[K]: those that the head drafts."""
-        return self.head(self.embedded(before, tokens))
-
-    def embedded(self, before: Tensor, tokens: Tensor | None) -> Tensor:
-        """The rows [..., rank] of W1."""
         if not self.of_all:
             row = torch.searchsorted(tokens, before).clamp_max(len(tokens) - 1)
             before = row.where(tokens[row] == before, len(tokens))
-        return self.embed(before)
+        return self.markov_w2(self.markov_w1(before))
 
 
 def after(context: tuple[Tensor, Tensor], mask: Tensor) -> Attend:

@@ -2,7 +2,6 @@
 of live drafts."""
 
 import itertools
-import json
 import random
 from types import SimpleNamespace
 
@@ -17,7 +16,7 @@ from lib import replay
 from lib.drafters import heads
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import levels_of
-from lib.drafters.heads.eagle3 import continued
+from lib.drafters.heads.eagle3 import continued, unroll
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.lab.timing import clocked
@@ -25,6 +24,7 @@ from lib.models.cache import TreeCache
 from lib.tests import live, plain_heads, small_heads, small_models
 from lib.tests.drafters.made import a_path, draws
 from lib.tests.replay.test_replay import trees
+from lib.training import heads as training
 from lib.trees import named, shapes
 from lib.verify import Draft
 
@@ -244,7 +244,7 @@ def test_without_a_level_left_the_root_is_drafted_alone(name):
 
 
 def test_untrained_medusa_heads_repeat_the_targets_own_layer():
-    fresh = heads.MedusaHeads(heads.settings("medusa", TARGET.config)).double()
+    fresh = heads.KINDS["medusa"](training.settings("medusa", TARGET.config)).double()
     hidden = torch.randn(3, TARGET.config.hidden_size, dtype=torch.float64)
     for state in fresh.states(hidden).unbind(1):
         assert torch.equal(state, hidden)
@@ -324,52 +324,7 @@ def test_what_a_head_makes_of_the_targets_states_is_time_in_a_model(kind):
     assert clock.seconds > 0
 
 
-# --------------------------------------------------------------------------------------------------------- saved heads
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_saved_head_comes_back(kind, tmp_path):
-    heads.save(HEADS[kind], tmp_path / kind)
-    back = heads.load(kind, tmp_path / kind, TARGET)
-    for name, tensor in HEADS[kind].state_dict().items():
-        torch.testing.assert_close(back.state_dict()[name], tensor, rtol=1e-2, atol=1e-2)
-    assert back.config.kind == kind and back.config.feature_layers == HEADS[kind].config.feature_layers
-    with pytest.raises(ValueError, match=f"holds a head of kind '{kind}', not"):
-        heads.load(next(other for other in KINDS if other != kind), tmp_path / kind, TARGET)
-    with pytest.raises(ValueError, match="hidden_size 32, this one has 48"):
-        heads.load(kind, tmp_path / kind, small_models.llama(0, hidden=48))
-    (tmp_path / kind / "model.safetensors").unlink()
-    with pytest.raises(ValueError, match="has no safetensors"):
-        heads.load(kind, tmp_path / kind, TARGET)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_broken_of_a_saved_head_is_named(kind, tmp_path):
-    heads.save(HEADS[kind], tmp_path)
-    whole = json.loads((tmp_path / "config.json").read_text())
-    needed = {"medusa": "medusa_num_layers", "dflash": "block_size"}.get(kind, "feature_layers")
-    for config, message in (({name: value for name, value in whole.items() if name != needed}, f"lacks {needed}"),
-                            (whole | {"hidden_size": "x"}, "not that of a Llama layer .*'hidden_size' expected int"),
-                            ([], "holds a list, no object"), (whole, "broken safetensors file .*header")):
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        if config == whole:
-            (tmp_path / "model.safetensors").write_bytes(b"no header")
-        with pytest.raises(ValueError, match=message):
-            heads.load(kind, tmp_path, TARGET)
-
-
-def test_a_saved_head_that_cannot_be_used_is_named(tmp_path):
-    broken = small_heads.head("eagle3", TARGET)
-    with torch.no_grad():
-        broken.fc.weight[0, 0] = float("nan")
-    heads.save(broken, tmp_path)
-    with pytest.raises(ValueError, match=f"the tensors of {tmp_path} .*with NaN: fc.weight.*fetch the folder again"):
-        heads.load("eagle3", tmp_path, TARGET)
-    heads.save(HEADS["eagle3"], tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"feature_layers": [1, 2, 99]}))
-    with pytest.raises(ValueError, match=r"reads the hidden states \[1, 2, 99\], this target of . layers has 0 to"):
-        heads.load("eagle3", tmp_path, TARGET)
+# ------------------------------------------------------------------------------------------------------------- modules
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -377,7 +332,7 @@ def test_a_head_of_the_headline_target_fits_into_eight_mebibytes(kind):
     config = LlamaConfig(hidden_size=576, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
                          vocab_size=49152)
     with torch.device("meta"):
-        head = heads.KINDS[kind](heads.settings(kind, config, draft_vocab_size=8192))
+        head = heads.KINDS[kind](training.settings(kind, config, draft_vocab_size=8192))
     assert 2 * sum(parameter.numel() for parameter in head.parameters()) < 8 * 2**20
 
 
@@ -385,7 +340,7 @@ def test_unrolling_is_the_plain_forward_at_every_entry():
     head, text = HEADS["eagle3"], torch.randint(1, 20, (1, 9), generator=torch.Generator().manual_seed(0))
     features = head.read(hidden_of(text[:, :6].tolist()).hidden_states)
     with torch.no_grad():
-        steps = list(heads.eagle3.unroll(head, TARGET, features, text[:, 1:], 3))
+        steps = list(unroll(head, TARGET, features, text[:, 1:], 3))
         for step, entry in itertools.product(range(3), range(6)):
             known = features[:, : entry + 1]
             for d in range(step + 1):

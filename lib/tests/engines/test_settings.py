@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig, LlamaConfig
 
-from lib.drafters.heads import store
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
 from lib.engines import settings as engines
@@ -23,6 +22,7 @@ from lib.forward import load_pair
 from lib.tests import small_models
 from lib.tests.engines.setting_readers import READERS, read_schedule
 from lib.tests.replay.test_replay import trees
+from lib.training import heads as training
 from lib.trees import named, shapes
 
 
@@ -179,7 +179,7 @@ def test_weights_are_where_the_drafter_was_loaded_from(tmp_path):
 
 def test_a_head_in_this_projects_own_format_is_read_by_no_engine(tmp_path):
     published = LlamaConfig(hidden_size=96, num_attention_heads=3, num_key_value_heads=1)
-    here = store.settings("eagle3", published)
+    here = training.settings("eagle3", published)
     for config, known in ((published, {FOLDER: str(tmp_path)}), (here, {})):
         drafter = dict(name_or_path=str(tmp_path), head=SimpleNamespace(config=config))
         assert engines.places(entrant("eagle3", **drafter)) == known

@@ -10,11 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from safetensors.torch import save as safetensors_bytes
 
 from lib.cost import by_depth_and_rank, recommendation, served
 from lib.drafters import heads
-from lib.drafters.heads import published
+from lib.drafters.heads import files
 from lib.lab import plan, provenance
 from lib.lab.plan import UsageError
 from lib.models import load_pair, prompts
@@ -22,6 +21,7 @@ from lib.models.checks import PairError
 from lib.replay import logs, trace
 from lib.tests import small_models
 from lib.tests.replay.test_replay import synthetic
+from lib.training import heads as training
 
 NOTEBOOKS = ("01_shapes", "02_acceptance")
 TARGET = small_models.llama(0, hidden=16, layers=2)
@@ -99,8 +99,9 @@ def good_profiles() -> list[bytes]:
 
 def good_heads(kind: str) -> list[bytes]:
     """Configurations, and files of weights."""
-    made = heads.KINDS[kind](heads.settings(kind, TARGET.config))
-    return [json.dumps(made.config.to_diff_dict()).encode(), safetensors_bytes(made.state_dict())]
+    with TemporaryDirectory() as folder:
+        files.save(heads.KINDS[kind](training.settings(kind, TARGET.config)), Path(folder))
+        return [(Path(folder) / name).read_bytes() for name in ("config.json", "model.safetensors")]
 
 
 def read_head(kind: str) -> Callable[[Path], object]:
@@ -113,7 +114,7 @@ def read_head(kind: str) -> Callable[[Path], object]:
             is_config = data[:1] == b"{" or not data[8:9] == b"{"
             (head / "config.json").write_bytes(data if is_config else config)
             (head / "model.safetensors").write_bytes(weights if is_config else data)
-            return published.load(kind, head, TARGET)
+            return files.load(kind, head, TARGET)
 
     return read
 

@@ -1,19 +1,15 @@
 """Training of heads: every kind learns what the target says, depth by depth, in less memory; a stopped run goes on."""
 
-import shutil
 import weakref
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from lib.drafters import heads, vocabulary
-from lib.models import SHIPPED, PairError
+from lib.drafters import heads
 from lib.tests import small_heads, small_models
-from lib.tests.training.test_own_text import Chat
-from lib.training import command, loop, own_text
+from lib.training import loop
 from lib.training import heads as training
 from lib.training.own_text import Windows
 
@@ -42,7 +38,7 @@ def draw(step, length=24):
     return spaced(length, 8, seed=1 + step)
 
 
-HELD_OUT = {"a": spaced()}
+HELD_OUT = spaced()
 
 
 def lesson(windows=None, known=None):
@@ -115,23 +111,9 @@ def test_a_head_learns_the_same_beside_others_as_alone(tmp_path):
     plan = loop.TrainingPlan(steps=5, rows=8, length=24, learning_rate=1e-2, seed=0)
     alone, beside = {"dspark": new_head("dspark")}, {kind: new_head(kind) for kind in ("eagle3", "dspark", "medusa")}
     for place, trained in enumerate((alone, beside)):
-        training.train(trained, TARGET, draw, plan, tmp_path / str(place), {}, compiled=False)
+        training.train(trained, TARGET, draw, plan, tmp_path / str(place), HELD_OUT, compiled=False)
     for one, other in zip(alone["dspark"].parameters(), beside["dspark"].parameters(), strict=True):
         torch.testing.assert_close(one, other)
-
-
-def test_windows_of_dialogues_come_once_before_any_comes_again(tmp_path):
-    rng = np.random.default_rng(0)
-    rows = [(rng.integers(3, 24, 6).tolist(), rng.integers(3, 24, 9).tolist(), 0.7) for _ in range(90)]
-    path, pair = own_text.path_of("little"), SimpleNamespace(tokenizer=Chat())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_text, "load", lambda where: own_text.packed(rows) if where == path else None)
-        draw, held_out = training.dialogues(pair, "little", tmp_path, loop.TrainingPlan(9, 4, 24, 1e-2, seed=0))
-        first = torch.cat([draw(step).tokens for step in range(len(rows) * 2 // 4)])
-    seen = {tuple(row) for row in first.tolist()}
-    assert list(held_out) == ["dialogues"] and len(held_out["dialogues"].tokens) == 1
-    assert draw(0).tokens.shape == (4, 25) and not draw(0).learned.all() and draw(0).learned.any()
-    assert not seen & {tuple(row) for row in held_out["dialogues"].tokens.tolist()}
 
 
 def filled(head):
@@ -178,68 +160,6 @@ def test_depths_apart_give_the_same_gradients_from_the_logits_of_one_depth(kind)
         if one.grad is not None:
             torch.testing.assert_close(one.grad, other.grad)
     assert least < 0.6 * most
-
-
-def test_a_stopped_training_goes_on_where_it_was(tmp_path):
-    plan = loop.TrainingPlan(steps=6, rows=8, length=24, learning_rate=1e-2, seed=0)
-
-    def until(stop):
-        def drawing(step):
-            if step == stop:
-                raise KeyboardInterrupt
-            return draw(step)
-        return drawing
-
-    whole, parts = new_head("eagle3"), new_head("eagle3")
-    training.train({"eagle3": whole}, TARGET, draw, plan, tmp_path / "whole", {}, checkpoint_seconds=0, compiled=False)
-    with pytest.raises(KeyboardInterrupt):
-        training.train({"eagle3": parts}, TARGET, until(5), plan, tmp_path / "parts", {}, checkpoint_seconds=0,
-                       compiled=False)
-    fresh = new_head("eagle3", seed=5)
-    training.train({"eagle3": fresh}, TARGET, draw, plan, tmp_path / "parts", {}, checkpoint_seconds=0, compiled=False)
-    for expected, found in zip(whole.parameters(), fresh.parameters()):
-        torch.testing.assert_close(found, expected)
-
-
-def test_a_curve_forgets_what_a_stopped_run_had_said_beyond(tmp_path):
-    for step, nats in ((100, 3.0), (200, 2.0), (300, 1.5), (200, 2.1)):
-        training.extend_curve(tmp_path / "curve.csv", step, pd.DataFrame([dict(kind="a", nats=nats)]))
-    curve = pd.read_csv(tmp_path / "curve.csv")
-    assert list(zip(curve["step"], curve["nats"])) == [(100, 3.0), (200, 2.1)]
-
-
-def test_the_command_writes_text_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(own_text, "TEXT", tmp_path / "text")
-    monkeypatch.setattr(vocabulary, "SHIPPED", tmp_path / "models")
-    for name, value in (("CHUNK", 8), ("TURN", 20), ("ANSWER", 20)):
-        monkeypatch.setattr(own_text, name, value)
-    monkeypatch.setattr(vocabulary, "REDUCED", 40)
-    monkeypatch.setattr(training, "HELD_OUT_SHARE", 0.25)
-    monkeypatch.setattr(training, "PLAN", loop.TrainingPlan(9, 2, 16, 5e-3, seed=0))
-    little = small_models.llama(3, vocabulary=4096, dtype=torch.float32)
-    little.save_pretrained(tmp_path / "little")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(SHIPPED / "base" / name, tmp_path / "little" / name)
-    common = ["--target", str(tmp_path / "little"), "--folder", str(tmp_path)]
-    command.main(["own_text", *common, "--tokens", "800"])
-    for steps in ("2", "4"):
-        command.main(["heads", *common, "--kinds", "medusa,dflash", "--steps", steps])
-    assert "step=4" in capsys.readouterr().out
-    folder = tmp_path / "heads" / "little" / "medusa"
-    assert pd.read_csv(folder / "curve.csv")["step"].unique().tolist() == [2, 4]
-    assert heads.load("medusa", folder, little).depth == 4
-    command.publish(tmp_path, tmp_path / "shipped")
-    kept = tmp_path / "shipped" / "heads" / "little" / "medusa"
-    assert {path.name for path in kept.iterdir()} == {"config.json", "model.safetensors", "curve.csv"}
-    with pytest.raises(ValueError, match="kind is 'hydra'; choose one of medusa"):
-        training.make("little", ["medusa", "hydra"], tmp_path)
-
-
-def test_a_target_that_is_not_there_is_told(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(PairError, match="empty cannot be read as a model"):
-        training.make(str(tmp_path / "empty"), ["medusa"], tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
 def test_a_temperature_softens_what_is_learned(tmp_path):

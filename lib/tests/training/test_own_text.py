@@ -36,7 +36,7 @@ def smaller(monkeypatch):
 
 
 def written(folder, tokens=150, seed=0):
-    return own_text.make(MODEL, Chat(), folder, tokens=tokens, seed=seed, report=lambda line: None)
+    return own_text.make(MODEL, Chat(), folder, tokens=tokens, seed=seed)
 
 
 def equal(one, other):
@@ -58,7 +58,7 @@ def test_the_template_is_what_stands_around_a_users_turn():
 
 def test_a_base_model_continues_its_first_token(smaller, tmp_path):
     base = SimpleNamespace(chat_template=None, bos_token_id=1, eos_token_id=END)
-    made = own_text.make(MODEL, base, tmp_path, tokens=60, report=lambda line: None)
+    made = own_text.make(MODEL, base, tmp_path, tokens=60)
     assert not made.turn.any() and (made.temperature == 1).all() and made.answer.max() <= 28
     texts = [tuple(answer) for _, answer in made.rows()]
     assert len(set(texts)) == len(texts)
@@ -111,7 +111,7 @@ def test_text_grows_beside_the_committed_dialogues(smaller, tmp_path, monkeypatc
     folder, most = own_text.chunks_of("t", tmp_path), len(committed.tokens)
     training, held_out = own_text.to_learn("t", tmp_path, 0.3)
     assert len(training) + len(held_out) == len(committed) and not folder.exists()
-    grown = own_text.make(MODEL, Chat(), folder, tokens=most + 100, before=committed, report=lambda said: None)
+    grown = own_text.make(MODEL, Chat(), folder, tokens=most + 100, before=committed)
     assert len(grown.tokens) > most and int(min(folder.iterdir()).stem) >= len(committed)
     more, same = own_text.to_learn("t", tmp_path, 0.3)
     assert equal(same, held_out) and equal(more.cut(len(training))[0], training)
@@ -148,7 +148,7 @@ def test_the_stream_says_who_wrote_each_token(tmp_path):
 
 
 def test_a_split_keeps_rows_whole():
-    first, last = dialogues().split(0.3)
+    first, last = dialogues().cut(2)
     assert isinstance(last, Dialogues) and (len(first), len(last)) == (2, 1)
     rows = [(turn.tolist(), answer.tolist()) for part in (first, last) for turn, answer in part.rows()]
     assert rows == [(turn.tolist(), answer.tolist()) for turn, answer in dialogues().rows()]
