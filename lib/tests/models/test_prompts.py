@@ -89,7 +89,7 @@ def test_any_text_comes_back_as_it_was(tmp_path_factory, texts):
 def test_bytes_around_the_lines_do_no_harm(tmp_path):
     lines = [json.dumps(row(number)).encode() for number in range(50)]
     for name, content in (("plain", b"\n".join(lines)), ("windows", b"\xef\xbb\xbf" + b"\r\n".join(lines) + b"\r\n"),
-                          ("blank", b"\n  \n".join(lines)), ("gzip", gzip.compress(b"\n".join(lines)))):
+                          ("blank", b"\n  \n".join(lines)), ("gzip", gzip.compress(b"\n".join(lines), mtime=0))):
         (tmp_path / name).write_bytes(content)
         assert prompts.load(tmp_path / name, Letters()).names == tuple(map(str, range(50)))
 
@@ -131,8 +131,8 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, reason):
 
 
 @pytest.mark.parametrize("content, reason", [
-    (b"\n\n", "holds no prompt"), (gzip.compress(b"x" * 99)[:-9], "cannot be unpacked as gzip"),
-    (gzip.compress(b"x" * 99)[:12] + b"\x00" * 9, "cannot be unpacked as gzip"), (None, "no prompts at .*p.jsonl")])
+    (b"\n\n", "holds no prompt"), (gzip.compress(b"x" * 99, mtime=0)[:-9], "cannot be unpacked as gzip"),
+    (gzip.compress(b"x" * 99, mtime=0)[:12] + b"\x00" * 9, "cannot be unpacked as gzip"), (None, "no prompts at .*p.jsonl")])
 def test_a_file_that_cannot_be_used_is_named(tmp_path, content, reason):
     path = tmp_path / "p.jsonl"
     if content is not None:
