@@ -1,6 +1,5 @@
 """A drafter that chooses in each round how many levels to draft, by a policy that learns from each row's rounds."""
 
-from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 from typing import Any, Sequence
@@ -15,21 +14,12 @@ from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of a row's round: the levels drafted, the tokens accepted, and the tokens that the text gained."""
-
-    drafted: int
-    accepted: int
-    tokens: Sequence[int] = ()
-
-
 class Policy:
-    """Pure functions of states, which summarise the rounds of a row; the text before its first round is a round too.
+    """How many levels to draft, by a state of each row that summarises its rounds; the prompt is a round too.
 
-    A policy defines `start`, the state before any text; `after(state, outcome)`, the state after a round; and
-    `depths(states, found)`, the number of levels that each row of a batch drafts now, 0 for none. found: levels of each
-    row's draft, once they are known; look-up may find nothing for some rows.
+    A policy defines `start`, the state before any text; `after(state, drafted, accepted, tokens)`, the state after a
+    round of so many levels and accepted tokens, in which the text gained these tokens; and `depths(states)`, the number
+    of levels that each row of a batch drafts now, 0 for none.
     """
 
     start: Any = None
@@ -46,16 +36,16 @@ class History(Policy):
 
     start = 4, ()
 
-    def after(self, state: tuple[int, tuple[float, ...]], outcome: Outcome) -> tuple[int, tuple[float, ...]]:
+    def after(self, state: tuple, drafted: int, accepted: int, tokens: Sequence[int]) -> tuple:
         """Adds the round's rate; a round without a draft has none."""
-        if not outcome.drafted:
+        if not drafted:
             return state
         depth, rates = state
-        rates = (*rates, outcome.accepted / outcome.drafted)[-10:]
+        rates = (*rates, accepted / drafted)[-10:]
         return min(8, max(2, depth + (fmean(rates) > 0.8) - (fmean(rates) < 0.5))), rates
 
-    def depths(self, states: Sequence[tuple[int, tuple[float, ...]]], found: Sequence[int] | None = None) -> list[int]:
-        """Each row's own number."""
+    def depths(self, states: Sequence[tuple]) -> list[int]:
+        """Each row's number."""
         return [depth for depth, _ in states]
 
 
@@ -63,77 +53,65 @@ class Complexity(Policy):
     """Fewer levels the more complex a row's text is, and where several draft models are given, a later one of them.
 
     complexity = 0.6 distinct tokens / length + 0.4 min(length / 1000, 1), or 0.1 for texts of less than ten tokens.
-    Below 0.3 drafts have eight levels, below 0.7 five, else three. A state is the set of tokens, and the length.
+    Below 0.3 drafts have eight levels, below 0.7 five, else three. A state is the text.
     """
 
-    start = frozenset(), 0
+    start = ()
 
-    def after(self, state: tuple[frozenset[int], int], outcome: Outcome) -> tuple[frozenset[int], int]:
+    def after(self, state: tuple, drafted: int, accepted: int, tokens: Sequence[int]) -> tuple:
         """Adds the round's tokens."""
-        return state[0].union(outcome.tokens), state[1] + len(outcome.tokens)
+        return *state, *tokens
 
-    def step(self, state: tuple[frozenset[int], int]) -> int:
+    def step(self, text: tuple) -> int:
         """0 for simple text, 1 for medium, 2 for complex."""
-        distinct, length = len(state[0]), state[1]
-        complexity = 0.1 if length < 10 else 0.6 * distinct / length + 0.4 * min(length / 1000, 1)
+        length = len(text)
+        complexity = 0.1 if length < 10 else 0.6 * len(set(text)) / length + 0.4 * min(length / 1000, 1)
         return (complexity >= 0.3) + (complexity >= 0.7)
 
-    def depths(self, states: Sequence[tuple[frozenset[int], int]], found: Sequence[int] | None = None) -> list[int]:
-        """By each row's own text."""
+    def depths(self, states: Sequence[tuple]) -> list[int]:
+        """By each row's text."""
         return [(8, 5, 3)[self.step(state)] for state in states]
 
-    def drafter(self, states: Sequence[tuple[frozenset[int], int]], count: int) -> int:
+    def drafter(self, states: Sequence[tuple], count: int) -> int:
         """By the most complex row."""
         return min(count - 1, max(map(self.step, states)))
 
 
-@dataclass(frozen=True)
 class WhereItPays(Policy):
     """The best length for the acceptance of the last rounds, which may be 0; all rows of a batch have one length, since
     a forward pass is as wide as its widest row.
 
-    The acceptance of a token is estimated as accepted / tried, where the rejected token counts as tried. Each round has
-    `memory` times the weight of the next; `prior`, with the weight of `weight` tokens, is the estimate before the
-    first. A state is accepted, tried, and whether the last draft was accepted whole.
+    The acceptance of a token is estimated as accepted / tried, where the rejected token counts as tried, from rounds
+    of which each has 0.8 times the weight of the next, and 2 tokens of which 0.6 are accepted. A round without a draft
+    multiplies the weight of the earlier ones by 0.95. Where the best length is 0, one token is drafted if for most rows
+    that weight is below 0.3 tokens or their last draft was accepted whole. A state is accepted, tried, and whether the
+    last draft was accepted whole.
 
-    costs: those of rounds of 0, 1, 2, ... levels, in rounds of plain decoding. A round without a draft multiplies the
-    weight of the earlier ones by `patience`. Where the best length is 0, one token is drafted if for most rows that
-    weight is below `forgotten` or their last draft was accepted whole: so drafting is tried again, later with a
-    patience closer to 1.
+    costs: those of rounds of 0, 1, 2, ... levels, in rounds of plain decoding.
     """
 
-    costs: tuple[float, ...] = (1.0, *(1 + 0.25 * levels for levels in range(1, 17)))
-    memory: float = 0.8
-    prior: float = 0.6
-    weight: float = 2.0
-    patience: float = 0.95
-    forgotten: float = 0.3
     start = 0.0, 0.0, False
 
-    def after(self, state: tuple[float, float, bool], outcome: Outcome) -> tuple[float, float, bool]:
+    def __init__(self, costs: Sequence[float] = (1.0, *(1 + 0.25 * levels for levels in range(1, 17)))):
+        self.costs = costs
+
+    def after(self, state: tuple, drafted: int, accepted: int, tokens: Sequence[int]) -> tuple:
         """Adds this round to the earlier ones, whose weight decreases."""
-        accepted, tried, _ = state
-        if not outcome.drafted:
-            return self.patience * accepted, self.patience * tried, False
-        whole = outcome.accepted == outcome.drafted
-        return self.memory * accepted + outcome.accepted, self.memory * tried + outcome.accepted + (not whole), whole
+        if not drafted:
+            return 0.95 * state[0], 0.95 * state[1], False
+        whole = accepted == drafted
+        return 0.8 * state[0] + accepted, 0.8 * state[1] + accepted + (not whole), whole
 
-    def acceptance(self, state: tuple[float, float, bool]) -> float:
-        """The estimate, with the prior."""
-        return (state[0] + self.prior * self.weight) / (state[1] + self.weight)
+    def acceptance(self, state: tuple) -> float:
+        """The estimate of the acceptance of a token."""
+        return (state[0] + 0.6 * 2) / (state[1] + 2)
 
-    def depths(self, states: Sequence[tuple[float, float, bool]], found: Sequence[int] | None = None) -> list[int]:
+    def depths(self, states: Sequence[tuple]) -> list[int]:
         """The best length for the estimates, 0 where every length would be slower than plain decoding."""
-        most = len(self.costs) - 1
-        found = [most] * len(states) if found is None else found
-        tokens = []  # of each row, by length
-        for state, levels in zip(states, found, strict=True):
-            expected = tokens_of_chains(self.acceptance(state), levels)
-            tokens.append(expected + expected[-1:] * (most - levels))
+        tokens = [tokens_of_chains(self.acceptance(state), len(self.costs) - 1) for state in states]
         speeds = [sum(tokens_of_rows) / cost for *tokens_of_rows, cost in zip(*tokens, self.costs)]
-        length = max(range(len(speeds)), key=speeds.__getitem__)
-        curious = sum(levels > 0 and (whole or tried < self.forgotten)
-                      for (_, tried, whole), levels in zip(states, found))
+        length = speeds.index(max(speeds))
+        curious = sum(whole or tried < 0.3 for _, tried, whole in states)
         return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)
 
 
@@ -148,10 +126,10 @@ POLICIES: dict[str, type[Policy]] = {"history": History, "complexity": Complexit
 
 
 class AdaptiveDrafter(Wrapper):
-    """Drafts the first levels of a shape, as many as the policy chooses, with the drafter that it chooses.
+    """Drafts the first levels of a static shape, as many as the policy chooses, with the drafter that it chooses.
 
-    That drafter fills as many levels as the deepest row needs; the other rows' drafts are cut, and all of them where
-    too few rows have one. A draft depends on rejected tokens, so no trace replays it.
+    That drafter fills as many levels as the deepest row needs, and the other rows' drafts are cut. A draft depends on
+    rejected tokens, so no trace replays it.
     """
 
     def __init__(self, *drafters: Drafter, policy: Policy):
@@ -161,9 +139,7 @@ class AdaptiveDrafter(Wrapper):
     @classmethod
     def of(cls, pair, *, policy: str = "history", models: Sequence = (),
            vocabulary: int | Tensor | None = None) -> "AdaptiveDrafter":
-        """The pair's draft model, or these models, under a policy of `POLICIES`; vocabulary: as for
-        `LanguageModelDrafter.of`.
-        """
+        """The pair's draft model, or these models, under a policy of `POLICIES`; vocabulary: see `drafting`."""
         if policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")
         drafters = [LanguageModelDrafter(drafting(model, pair, vocabulary)) for model in models or [pair.draft_model]]
@@ -172,19 +148,16 @@ class AdaptiveDrafter(Wrapper):
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Starts all drafters on the prompts int64[T], and the policy."""
         super().start(prompts)
-        self.states = [self.policy.after(self.policy.start, Outcome(0, 0, prompt.tolist())) for prompt in prompts]
+        self.states = [self.policy.after(self.policy.start, 0, 0, prompt.tolist()) for prompt in prompts]
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """For each row the first levels of the shape, which is a static one."""
+        """For each row the first levels of the shape."""
         if not isinstance(shape, Tree):
             raise ValueError(f"{shape.name!r} decides itself how deep to draft, as the policy does; give a static "
                              "shape, or the rule to the inner drafter")
         depths = self.policy.depths(self.states)
         chosen = self.drafters[self.policy.drafter(self.states, len(self.drafters))]
         proposed = chosen.propose(levels_of(shape, max(depths))[0], draws)
-        found = [draft.tree.max_depth for draft in proposed]
-        if any(levels < depth for levels, depth in zip(found, depths, strict=True)):  # else its choice stays
-            depths = self.policy.depths(self.states, found)
         self.drafts = [first_levels(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]
         return self.drafts
 
@@ -194,7 +167,7 @@ class AdaptiveDrafter(Wrapper):
         super().commit(accepted, bonus, target_outputs, drafts)
         for row, tokens in enumerate(added_tokens(drafts or self.drafts, accepted, bonus)):
             drafted = 0 if drafts or not self.drafts else self.drafts[row].tree.max_depth
-            self.states[row] = self.policy.after(self.states[row], Outcome(drafted, len(accepted[row]), tokens))
+            self.states[row] = self.policy.after(self.states[row], drafted, len(accepted[row]), tokens)
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows and their states."""

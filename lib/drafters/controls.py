@@ -24,20 +24,19 @@ class RandomDrafter(Drafter):
         return cls(pair.target.config.get_text_config().vocab_size, generator)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """Random tokens after each root."""
+        """Tokens after each root."""
         return [Draft(shape, self._tokens(static(shape), root), "top_k") for root in self.roots]
 
     def _tokens(self, shape: Tree, root: int) -> Tensor:
         tokens = torch.full((shape.size,), root)
         for node in range(shape.size):
             children = list(shape.children(node))
-            if len(children) > self.vocabulary:
-                raise ValueError(f"node {node} has {len(children)} children, the vocabulary {self.vocabulary} tokens; "
-                                 "give a node no more children than that")
             tokens[children] = self._distinct(len(children))
         return tokens
 
     def _distinct(self, count: int) -> Tensor:
+        if count > self.vocabulary:
+            raise ValueError(f"a node has {count} children, the vocabulary {self.vocabulary} tokens; give it fewer")
         return torch.tensor(self.random.sample(range(self.vocabulary), count), dtype=torch.long)
 
 
@@ -51,13 +50,12 @@ class ExcerptDrafter(RandomDrafter):
         self.text = torch.cat([text.cpu() for text in texts])
 
     def _tokens(self, shape: Tree, root: int) -> Tensor:
-        positions = torch.randint(len(self.text), (shape.size,), generator=self.generator).tolist()
+        positions = torch.randint(len(self.text), (shape.size,), generator=self.generator)
         tokens = torch.full((shape.size,), root)
         for node in range(shape.size):
             children = list(shape.children(node))
-            for child in children[:1]:
-                positions[child] = (positions[node] + 1) % len(self.text)
-            tokens[children] = self.text[[positions[child] for child in children]]
+            positions[children[:1]] = (positions[node] + 1) % len(self.text)
+            tokens[children] = self.text[positions[children]]
             if len(set(tokens[children].tolist())) < len(children):
                 tokens[children] = self._distinct(len(children))
         return tokens
@@ -69,37 +67,34 @@ class OracleDrafter(RandomDrafter):
     Off that path, and where a continuation has ended, tokens are random.
     """
 
-    def __init__(self, prompts: Sequence[Tensor], continuations: Sequence[Sequence[int]], vocabulary: int,
-                 generator: torch.Generator):
-        super().__init__(vocabulary, generator)
-        self.continuations = {tuple(prompt.tolist()): list(tokens)
-                              for prompt, tokens in zip(prompts, continuations, strict=True)}
-
     @classmethod
     def of(cls, pair, *, prompts: Sequence[Tensor], continuations: Sequence[Sequence[int]],
            generator: torch.Generator) -> "OracleDrafter":
         """For the vocabulary of the pair's target; continuations: one of each prompt."""
-        return cls(prompts, continuations, pair.target.config.get_text_config().vocab_size, generator)
+        drafter = super().of(pair, generator=generator)
+        drafter.continuations = {tuple(prompt.tolist()): list(tokens)
+                                 for prompt, tokens in zip(prompts, continuations, strict=True)}
+        return drafter
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Looks up the continuations of the prompts. ValueError names those that have none."""
         super().start(prompts)
-        if missing := [row for row, prompt in enumerate(prompts) if tuple(prompt.tolist()) not in self.continuations]:
+        self.ahead = [self.continuations.get(tuple(prompt.tolist())) for prompt in prompts]
+        if missing := [row for row, ahead in enumerate(self.ahead) if ahead is None]:
             raise ValueError(f"the oracle has no continuation of prompts {missing} of the batch; give it one for each")
-        self.ahead = [self.continuations[tuple(prompt.tolist())] for prompt in prompts]
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The continuation on the path of first children, and random tokens off it."""
         drafts = super().propose(shape, draws)
         for draft, ahead in zip(drafts, self.ahead):
-            children, tokens = shape.children(ROOT), draft.tokens
+            tokens, node = draft.tokens, ROOT
             for token in ahead:
-                if not children:
+                if not (children := shape.children(node)):
                     break
+                node = children[0]
                 equal = [child for child in children if tokens[child] == token]
-                tokens[equal] = tokens[children[0]].clone()  # siblings stay distinct
-                tokens[children[0]] = token
-                children = shape.children(children[0])
+                tokens[equal] = tokens[node].clone()  # siblings stay distinct
+                tokens[node] = token
         return drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,

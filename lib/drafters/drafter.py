@@ -72,10 +72,8 @@ class Drafter:
 
     @classmethod
     def of(cls, pair, **options) -> "Drafter":
-        """The drafter for a pair (see `lib.models.load.Pair`), with options of the constructor.
-
-        A class that needs something of the pair overrides this. Its options are the keywords of the override, and
-        where it takes `**options` also those arguments of the constructor that are keywords or have a default.
+        """The drafter for a pair (see `lib.models.load.Pair`). A class that needs something of the pair overrides this,
+        with its options as keywords; without an override they are the arguments of the constructor.
         """
         return cls(**options)
 

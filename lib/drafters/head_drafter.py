@@ -38,11 +38,11 @@ class HeadDrafter(Drafter):
         self._renew_output()
 
     @classmethod
-    def of(cls, pair, *, folder=None, **options) -> "HeadDrafter":
+    def of(cls, pair, *, folder=None, proposal: str = "top_k", temperature: float = 1.0) -> "HeadDrafter":
         """The drafter of the head in a folder or hub id; without one, of the head that ships for the pair's target."""
         kind = name_of(cls)
         folder = check_folder_of(pair.target_name, kind) if folder is None else folder
-        return cls(pair.target, files.load(kind, folder, pair.target), **options)
+        return cls(pair.target, files.load(kind, folder, pair.target), proposal=proposal, temperature=temperature)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch with an empty cache; the hidden states of the prompts come with the first `commit`."""

@@ -43,9 +43,10 @@ class LanguageModelDrafter(Drafter):
         self.calls, self.cache, self.chains = 0, TreeCache(), takes_chains(model.config)
 
     @classmethod
-    def of(cls, pair, *, vocabulary: int | Tensor | None = None, **options) -> "LanguageModelDrafter":
+    def of(cls, pair, *, proposal: str = "top_k", temperature: float = 1.0,
+           vocabulary: int | Tensor | None = None) -> "LanguageModelDrafter":
         """The pair's draft model; vocabulary: the tokens that it drafts from (see `vocabulary.drafting`)."""
-        return cls(drafting(pair.draft_model, pair, vocabulary), **options)
+        return cls(drafting(pair.draft_model, pair, vocabulary), proposal=proposal, temperature=temperature)
 
     @cached_property  # read in every round, and transformers takes its time
     def window(self) -> int | None:

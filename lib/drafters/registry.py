@@ -7,7 +7,7 @@ the readers of logs take it from its row.
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from inspect import Parameter, signature
+from inspect import Signature, signature
 from typing import get_args
 
 from lib.drafters.drafter import AGAIN, BY_RANKS, Drafter, Traits
@@ -41,14 +41,11 @@ class Kind:
         return getattr(import_module(f"lib.drafters.{module}"), name)
 
     @property
-    def options(self) -> dict[str, Parameter]:
-        """The options that the class takes, by name: see `Drafter.of`."""
-        parameters = signature(self.drafter.of).parameters.values()
-        named = [option for option in parameters if option.kind is Parameter.KEYWORD_ONLY]
-        if any(option.kind is Parameter.VAR_KEYWORD for option in parameters):
-            named += [option for option in signature(self.drafter).parameters.values()
-                      if option.kind is Parameter.KEYWORD_ONLY or option.default is not Parameter.empty]
-        return {option.name: option for option in reversed(named)}  # those of `of` replace the constructor's
+    def options(self) -> Signature:
+        """The options that the class takes: those of its `of`, or where it does not define that, of its constructor."""
+        maker = self.drafter if self.drafter.of.__func__ is Drafter.of.__func__ else self.drafter.of
+        parameters = signature(maker).parameters.values()
+        return Signature([option for option in parameters if option.name != "pair"])
 
 
 ONE_PASS_HEAD = Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True)
@@ -100,11 +97,11 @@ def make(spec: str, pair, **options) -> Drafter:
     """
     name, written = parse(spec)
     kind, options = DRAFTERS[name], {**options, **written}
-    taken = kind.options
-    _refuse_unknown(name, options)
-    missing = sorted(option for option in taken.keys() - options.keys() if taken[option].default is Parameter.empty)
-    if missing:
-        raise ValueError(f"drafter {name!r} ({kind.proposes}) needs {', '.join(missing)}; pass it by keyword")
+    try:
+        kind.options.bind(**options)
+    except TypeError as error:
+        raise ValueError(f"drafter {name!r} ({kind.proposes}): {error}; it takes "
+                         f"{', '.join(kind.options.parameters) or 'no options'}, by keyword") from None
     return kind.drafter.of(pair, **options)
 
 
@@ -119,12 +116,11 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
     kind, options = DRAFTERS[name], {}
     for part in parts:
         option, _, text = part.rpartition("=")
-        option = option or kind.option
-        if not text or not option:
-            raise ValueError(f"drafter is {spec!r}; " + (f"give a value for {option} after the colon" if option else
-                                                         f"{name} takes no value after its name"))
-        _refuse_unknown(name, [option])
-        annotation = kind.options[option].annotation
+        option, taken = option or kind.option, kind.options.parameters
+        if option not in taken:
+            raise ValueError(f"drafter is {spec!r}, but {name} takes no option {option!r}; it takes "
+                             f"{', '.join(taken) or 'none'}")
+        annotation = taken[option].annotation
         to_value = next(iter(get_args(annotation)), annotation)  # of int | Tensor the first
         if to_value not in (int, float, str):
             raise ValueError(f"drafter is {spec!r}, but {option} cannot be written in its name; pass it by keyword")
@@ -133,13 +129,6 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
         except ValueError:
             raise ValueError(f"drafter is {spec!r}, but {option} is a number; give one after the colon") from None
     return name, options
-
-
-def _refuse_unknown(name: str, options) -> None:
-    taken = DRAFTERS[name].options
-    if unknown := sorted(set(options) - taken.keys()):
-        raise ValueError(f"drafter {name!r} takes no option {', '.join(unknown)}; it takes "
-                         f"{', '.join(sorted(taken)) or 'none'}")
 
 
 def advised(pair) -> list[str]:

@@ -84,9 +84,9 @@ class NgramDrafter(TextDrafter):
         self.tables, self.enough, self.longest = tables, enough, longest
 
     @classmethod
-    def of(cls, pair, *, folder=None, **options) -> "NgramDrafter":
+    def of(cls, pair, *, folder=None, enough: int = 2, longest: int = 4) -> "NgramDrafter":
         """The drafter of the tables in a folder; without one, of those that ship for the pair's target."""
-        return cls(load_tables(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), **options)
+        return cls(load_tables(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), enough, longest)
 
     def new_text(self) -> NgramIndex:
         """An empty text, which reads the tables too."""

@@ -35,7 +35,7 @@ def made(spec, pair=PAIR):
     name = parse(spec)[0]
     options = dict(models=[pair.draft_model, pair.target], generator=torch.Generator().manual_seed(1), prompts=PROMPTS,
                    continuations=continuations(), folder=small_heads.folder(name, pair.target))
-    taken = DRAFTERS[name].options
+    taken = DRAFTERS[name].options.parameters
     return make(spec, pair, **{option: value for option, value in options.items() if option in taken})
 
 
