@@ -107,10 +107,12 @@ class Draft:
 
     def part(self, tree: Tree, nodes: list[int]) -> "Draft":
         """The draft of some of its nodes, which form `tree` together with the root: node i of it is nodes[i]."""
-        rows = {name: None if values is None else values[nodes]
-                for name in ("tokens", "probs", "counts", "reach") for values in [getattr(self, name)]}
-        shares = tuple((probs[nodes], counts[nodes]) for probs, counts in self.shares)
-        return replace(self, tree=tree, shares=shares, **rows)
+        def rows(values):
+            return None if values is None else values[nodes]
+
+        shares = tuple((rows(probs), rows(counts)) for probs, counts in self.shares)
+        return replace(self, tree=tree, tokens=rows(self.tokens), probs=rows(self.probs), counts=rows(self.counts),
+                       reach=rows(self.reach), shares=shares)
 
 
 def merge_samples(drafts: Sequence[Draft]) -> Draft:
@@ -142,7 +144,7 @@ class Draws(Protocol):
     """Randomness for rules and drafters, one number at a time, so that it can be drawn or enumerated."""
 
     def uniform(self):
-        """A number in [0, 1) that can be compared with <, <=, > and >=."""
+        """A number in [0, 1) that can be compared by <."""
 
     def categorical(self, probs: Tensor) -> int:
         """An index of probs float[V], with chances in proportion to probs (any sum). ValueError without mass."""

@@ -9,7 +9,7 @@ A new rule is a function here and a row of `RULES`; `lib/tests/verify` then enum
 
 import math
 from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -41,19 +41,17 @@ def naive(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """Multi-step speculative sampling (SpecInfer, Miao et al. 2024, Alg. 2), for samples of one drafter or several.
 
-    The samples, repeats included, are tried in random order.
+    The samples, repeats included, are tried in random order, each with the q of its drafter.
     """
-    def decide(node, p):
-        samples = draft.samples(node)  # every sample x ~ q_s, with the q_s of its drafter s
-        while samples:
-            child, q = _take_any(samples, draws)
-            q = q.to(p)
-            if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q_s(x)
-                return child, p
-            _, p = _residual(p, q)  # p <- norm (p - q_s)+
-        return None, p
+    return _one_by_one(draft, target_probs, draws, lambda node: _in_random_order(draft.samples(node), draws))
 
-    return _descend(draft, target_probs, draws, decide)
+
+def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
+    """Sequoia's rule (Chen et al. 2024, Alg. 2), for samples of q without replacement, in draw order."""
+    def in_draw_order(node):
+        return ((child, _drawn_from(draft, child, target_probs[node])) for child in draft.tree.children(node))
+
+    return _one_by_one(draft, target_probs, draws, in_draw_order)
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
@@ -62,14 +60,13 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
         samples, q = draft.samples(node), draft.proposal_probs()[node].to(p)
         k = len(samples)
         rho = k_seq_scale(p, q, k)
-        while samples:
-            child, _ = _take_any(samples, draws)
+        for child, _ in _in_random_order(samples, draws):
             if draws.uniform() < _ratio(p, q, draft.token_list[child]) / rho:  # accept if U < p(x) / (rho q(x))
                 return child, p
         shared = torch.minimum(p / rho, q)
         b = min(1.0, float(shared.sum()))  # b = sum min(p / rho, q)
         share = (1 - (1 - b) ** k) / b if b > 0 else 1.0
-        return None, _residual(p, share * shared)[1]  # norm (p - min(p / rho, q) (1 - (1 - b)^k) / b)
+        return None, _normalised(_excess(p, share * shared), p)  # norm (p - min(p / rho, q) (1 - (1 - b)^k) / b)
 
     return _descend(draft, target_probs, draws, decide)
 
@@ -92,19 +89,6 @@ def k_seq_scale(p: Tensor, q: Tensor, k: int) -> float:
     return brentq(excess, 1.0, float(k), xtol=close / (4 * (k + 1))) if excess(k) > 0 else float(k)
 
 
-def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
-    """Sequoia's rule (Chen et al. 2024, Alg. 2), for samples of q without replacement, in draw order."""
-    def decide(node, p):
-        for child in draft.tree.children(node):
-            q = _drawn_from(draft, child, p)  # q without the tokens of earlier children, normalised
-            if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q(x)
-                return child, p
-            _, p = _residual(p, q)  # p <- norm (p - q)+
-        return None, p
-
-    return _descend(draft, target_probs, draws, decide)
-
-
 def block(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """Block verification of a chain x_1 .. x_L (Sun et al. 2024); no lossless rule accepts more of a sampled chain.
 
@@ -118,12 +102,12 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     accepted = 0
     for i in range(1, length + 1):
         # h_L = w_L, h_i = S_i / (S_i + 1 - w_i) with S_i = sum (w_i p_i - q_i)+
-        h = w[i] if i == length else _odds(_residual(p[i], q[i], w[i])[0], w[i])
+        h = w[i] if i == length else _odds(_excess(p[i], q[i], w[i]), w[i])
         if draws.uniform() < h:
             accepted = i  # the last i with U_i < h_i
     rest = p[accepted]
     if accepted < length:
-        _, rest = _residual(rest, q[accepted], w[accepted])  # norm (w_i p_i - q_i)+
+        rest = _normalised(_excess(rest, q[accepted], w[accepted]), rest)  # norm (w_i p_i - q_i)+
     return list(range(1, accepted + 1)), draws.categorical(rest)
 
 
@@ -149,8 +133,9 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
         else:  # delete the leaf
             leaf, node = node, int(tree.parents[node])
             remaining[node].remove(leaf)
-            s, p[node] = _residual(p[node], q[leaf], w[node])  # S = sum (w p - q)+, p <- norm (w p - q)+
-            w[node] = _odds(s, w[node])  # w <- S / (S + 1 - w)
+            excess = _excess(p[node], q[leaf], w[node])
+            p[node] = _normalised(excess, p[node])  # p <- norm (w p - q)+
+            w[node] = _odds(excess, w[node])  # w <- S / (S + 1 - w) with S = sum (w p - q)+
 
 
 def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3) -> Outcome:
@@ -229,6 +214,20 @@ def _descend(draft: Draft, target_probs: Tensor, draws: Draws,
     return accepted, draws.categorical(target_probs[node])
 
 
+def _one_by_one(draft: Draft, target_probs: Tensor, draws: Draws,
+                samples: Callable[[int], Iterable[tuple[int, Tensor]]]) -> Outcome:
+    """Tries the samples(node), each a child and the q of its token, in their order."""
+    def decide(node, p):
+        for child, q in samples(node):
+            q = q.to(p)
+            if draws.uniform() < _ratio(p, q, draft.token_list[child]):  # accept if U < p(x) / q(x)
+                return child, p
+            p = _normalised(_excess(p, q), p)  # p <- norm (p - q)+
+        return None, p
+
+    return _descend(draft, target_probs, draws, decide)
+
+
 def _compare(draft: Draft, target_probs: Tensor, draws: Draws,
              qualifies: Callable[[Tensor, Tensor, int], bool]) -> Outcome:
     """Accepts the first child with qualifies(p, q, x); if there is none, the bonus token is drawn from p."""
@@ -242,10 +241,11 @@ def _compare(draft: Draft, target_probs: Tensor, draws: Draws,
     return _descend(draft, target_probs, draws, decide)
 
 
-def _take_any(samples: list, draws: Draws):
-    """Removes and returns one of the samples, each equally likely."""
-    count = len(samples)
-    return samples.pop(int(draws.categorical(torch.ones(count, dtype=torch.float64))) if count > 1 else 0)
+def _in_random_order(samples: list, draws: Draws) -> Iterator:
+    """The samples, each of those that remain equally likely to be next; later ones are drawn only if needed."""
+    while samples:
+        count = len(samples)
+        yield samples.pop(int(draws.categorical(torch.ones(count, dtype=torch.float64))) if count > 1 else 0)
 
 
 def _drawn_from(draft: Draft, child: int, p: Tensor) -> Tensor:
@@ -264,19 +264,19 @@ def _ratio(p: Tensor, q: Tensor, token: int) -> float:
     return float(p[token]) / float(q[token]) if q[token] > 0 else 0.0
 
 
-def _residual(p: Tensor, q: Tensor, w: float = 1.0) -> tuple[float, Tensor]:
-    """The sum of (w p - q)+, and (w p - q)+ normalised; p where it is 0: p was q, which only rounding rejects."""
-    rest = (w * p - q).clamp_min(0)
-    return float(rest.sum()), _normalised(rest, p)
+def _excess(p: Tensor, q: Tensor, w: float = 1.0) -> Tensor:
+    """(w p - q)+."""
+    return (w * p - q).clamp_min(0)
 
 
-def _odds(s: float, w: float) -> float:
-    """S / (S + 1 - w)."""
+def _odds(excess: Tensor, w: float) -> float:
+    """S / (S + 1 - w), where S is the sum of the excess."""
+    s = float(excess.sum())
     return s / (s + (1 - w)) if s > 0 else 0.0  # the brackets matter where w = 1 and S is tiny
 
 
 def _normalised(mass: Tensor, otherwise: Tensor) -> Tensor:
-    """mass / its sum; `otherwise` where there is none."""
+    """mass / its sum; `otherwise` where there is none, as where p is q, which only rounding rejects."""
     total = mass.sum()
     return mass / total if total > 0 else otherwise
 
@@ -292,7 +292,11 @@ def without(q: Tensor, tokens: Sequence[int]) -> Tensor:
     All zeros where these are all tokens.
     """
     rest = _emptied(q, tokens)
-    return _normalised(rest, _normalised(_emptied(torch.ones_like(q), tokens), rest))
+    total = rest.sum()
+    if total > 0:
+        return rest / total
+    others = _emptied(torch.ones_like(q), tokens)
+    return others / others.sum().clamp_min(1)
 
 
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
@@ -300,24 +304,15 @@ ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["witho
 
 @dataclass(frozen=True)
 class Rule:
-    """A verification rule.
-
-    verify: the function; the rule has its name.
-    lossless: whether the emitted tokens have the target's distribution.
-    proposals: the ways of choosing children that it is valid for.
-    made_for: the one of them that it was published for, with which studies and explorers decode.
-    paper: where it was published, or its formula; for tables.
-    shapes: "any" or "chain".
-    compares: whether it compares with the drafter's probabilities of children that were chosen, not sampled.
-    """
+    """A verification rule; it has the name of its function."""
 
     verify: Callable[[Draft, Tensor, Draws], Outcome]
-    lossless: bool
-    proposals: frozenset[str]
-    made_for: str
-    paper: str
-    shapes: str = "any"
-    compares: bool = False
+    lossless: bool  # the emitted tokens have the target's distribution
+    proposals: frozenset[str]  # the ways of choosing children that it is valid for
+    made_for: str  # the one of them that it was published for, with which studies and explorers decode
+    paper: str  # where it was published, or its formula; for tables
+    shapes: str = "any"  # or "chain"
+    compares: bool = False  # reads the drafter's probabilities of children that were chosen, not sampled
 
     @property
     def name(self) -> str:

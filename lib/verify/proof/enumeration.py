@@ -93,14 +93,11 @@ def drafts(drafter: Language, shape: Tree | Growth, proposal: str) -> Iterator[t
     if isinstance(shape, Growth):
         yield 1.0, grown(drafter, shape)
         return
-    chances: dict[tuple, float] = defaultdict(float)
-    by_key: dict[tuple, Draft] = {}
+    found: dict[tuple, tuple[float, Draft]] = {}
     for chance, draft in outcomes(lambda draws: fill(drafter, shape, proposal, draws)):
         key = (draft.tree, *draft.token_list, *draft.times_drawn())
-        chances[key] += chance
-        by_key.setdefault(key, draft)
-    for key, draft in by_key.items():
-        yield chances[key], draft
+        found[key] = found.get(key, (0.0, draft))[0] + chance, draft
+    yield from found.values()
 
 
 def fill(drafter: Language, shape: Tree, proposal: str, draws: Draws) -> Draft:

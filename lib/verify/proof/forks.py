@@ -59,7 +59,7 @@ class Forks:
 class Uniform:
     """A uniform number known to lie in an interval; a comparison with a number inside it forks, and narrows it.
 
-    A number that is compared twice therefore stays one number. Equality has probability 0.
+    A number that is compared twice therefore stays one number.
     """
 
     def __init__(self, draws: Forks):
@@ -70,16 +70,6 @@ class Uniform:
         below = self.draws.fork([self.high - cut, cut - self.low]) == 1
         self.low, self.high = (self.low, cut) if below else (cut, self.high)
         return below
-
-    __le__ = __lt__
-
-    def __gt__(self, bound) -> bool:
-        return not self < bound
-
-    __ge__ = __gt__
-
-    def __bool__(self):
-        raise TypeError("a uniform number that is enumerated can only be compared with < and <=")
 
 
 class Token:
