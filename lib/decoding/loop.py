@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.attention.registration import takes_chains
 from lib.decoding.checks import DEEPEST, check, first_levels, positions, token_set, unpadded
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
-from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, refuse_nan
+from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, alone, refuse_nan
 from lib.drafters.wrapper import FirstBranch
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
@@ -26,7 +26,7 @@ from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, GeneratorDraws
 from lib.verify.rules import RULES, verify
-from lib.verify.warping import best_token_list, warp
+from lib.verify.warping import best_token, warp
 
 LOG = logging.getLogger(__name__)  # a line per call, of the level INFO
 
@@ -153,14 +153,6 @@ class Decider:
     draws: Draws
     hooks: Hooks
 
-    def first_roots(self, rows: list[int], logits: Tensor) -> list[int]:
-        """The first roots of these rows: the target's next token after each prompt, from logits [B, V]."""
-        if self.hooks.adjust:
-            logits = torch.cat([self.hooks.adjust(row, [[]], logits[i : i + 1]) for i, row in enumerate(rows)])
-        if self.rule == "greedy":
-            return best_token_list(logits)
-        return [self.draws.categorical(probs) for probs in warp(logits, *self.warping)]
-
     def decide(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
         """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' generated tokens.
 
@@ -174,7 +166,7 @@ class Decider:
                     contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
                 logits[i, : draft.tree.size] = self.hooks.adjust(row, contexts, logits[i, : draft.tree.size])
         if self.rule == "greedy":
-            return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token_list(logits))]
+            return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token(logits).tolist())]
         probs = warp(logits, *self.warping)
         return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
                        draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
@@ -207,7 +199,10 @@ class _Loop:
         outputs = prefill(self.forward, prompts, self.drafter.wants_hidden_states)
         refuse_nan(outputs.logits, self.forward.model)
         self.cache, self.calls = outputs.cache, 1
-        roots = self.decider.first_roots(self.alive, outputs.logits)  # the target's next token after each prompt
+        # the first roots: the target's next token after each prompt
+        no_drafts = alone([0] * len(prompts))
+        decisions = self.decider.decide(self.alive, self.written, no_drafts, outputs.logits[:, None])
+        roots = [root for _, root in decisions]
         self.drafter.start(prompts)
         self.drafter.commit([[] for _ in roots], roots, outputs)
         del outputs  # the prompts' hidden states are not kept while rounds run

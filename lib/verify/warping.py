@@ -50,19 +50,14 @@ def _without_negligible(scaled: Tensor) -> Tensor:
 
 
 def best_token(scores: Tensor) -> Tensor:
-    """The index of the largest of scores [..., V], the first of equals, int64[...]."""
-    return scores.argmax(-1) if scores.device.type != "cpu" else torch.from_numpy(np.asarray(_largest(scores)))
+    """The index of the largest of scores [..., V], the first of equals, int64[...].
 
-
-def best_token_list(scores: Tensor) -> list:
-    """`best_token` as nested lists on the host, in one transfer."""
-    return (scores.argmax(-1) if scores.device.type != "cpu" else _largest(scores)).tolist()
-
-
-def _largest(scores: Tensor) -> np.ndarray:
-    """By numpy, whose argmax is vectorised on a CPU; that of torch is not."""
+    On a CPU by numpy, whose argmax is vectorised; that of torch is not.
+    """
+    if scores.device.type != "cpu":
+        return scores.argmax(-1)
     wide = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
-    return wide.detach().numpy().argmax(-1)
+    return torch.from_numpy(np.asarray(wide.detach().numpy().argmax(-1)))
 
 
 def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
