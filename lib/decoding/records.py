@@ -32,25 +32,22 @@ class Hooks:
 class Round:
     """One row in one round.
 
-    position: tokens generated before the round, its root included. drafted: n nodes; accepted: the a of them on the
-    accepted path; ranks: that path by rank. open_end: the path ended at a node that had children, so the rule rejected
-    them all. EOS and a stopping hook end a round as it stands; the length limit does not: `accepted` counts the tokens
-    past it too, which are not returned, because leaving out or shortening the rounds that it cuts would be a bias.
-    Calls and seconds are those of the whole batch; model_seconds: the part of them in forward passes of target and
-    drafter.
+    EOS and a stopping hook end a round as it stands; the length limit does not: `accepted` counts the tokens past it
+    too, which are not returned, because leaving out or shortening the rounds that it cuts would be a bias. Calls and
+    seconds are those of the whole batch.
     """
 
     row: int
-    position: int
-    drafted: int
-    accepted: int
-    ranks: tuple[int, ...]
-    open_end: bool
+    position: int  # tokens generated before the round, its root included
+    drafted: int  # nodes n
+    accepted: int  # the a of them on the accepted path
+    ranks: tuple[int, ...]  # the accepted path by rank
+    open_end: bool  # the path ended at a node that had children, so the rule rejected them all
     draft_calls: int
     draft_seconds: float
     verify_seconds: float
     commit_seconds: float
-    model_seconds: float
+    model_seconds: float  # the part of them in forward passes of target and drafter
 
     @property
     def seconds(self) -> float:
@@ -60,19 +57,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Generation:
-    """The result of a call.
+    """The result of a call; forward passes are those of the whole batch, with those over the prompts."""
 
-    sequences: int64[B, T + new], the input and the generated tokens, padded on the right. rounds: in their order.
-    new_tokens: each row's generated tokens, without padding. target_calls, drafter_calls: forward passes of the whole
-    batch, those of the prompts among them. forward: the name of the target's forward pass (see `lib.forward`).
-    """
-
-    sequences: Tensor
-    rounds: list[Round]
-    new_tokens: list[list[int]]
-    target_calls: int = 0
-    drafter_calls: int = 0
-    forward: str = ""
+    sequences: Tensor  # int64[B, T + new]: the input and the generated tokens, padded on the right
+    rounds: list[Round]  # in their order
+    new_tokens: list[list[int]]  # each row's generated tokens, without padding
+    target_calls: int = 0  # forward passes of the target
+    drafter_calls: int = 0  # forward passes of the drafter
+    forward: str = ""  # the name of the target's forward pass (see `lib.forward`)
 
     @property
     def drafted(self) -> int:

@@ -23,31 +23,21 @@ Observed = tuple[Draft, list[int], int]  # of a round: draft, accepted nodes, bo
 
 @dataclass(frozen=True)
 class Step:
-    """One round as it is shown, and the running totals up to and including it.
+    """One round as it is shown, and the running totals up to and including it."""
 
-    number, rounds: this is round `number` of `rounds`.
-    tokens: the text of each node, the root's first.
-    probabilities, target_probabilities: the drafter's and the target's probability of each node after its parent (the
-        root's is 1), the target's at temperature 1 for greedy decoding; None for a drafter that is not a language
-        model, and for a target that takes chains alone.
-    accepted: nodes of the accepted path, root excluded.
-    bonus: the text of the token that the target adds.
-    text: (text, writer) pieces, the prompt and then one for each token; the last `fresh` are this round's, which has
-        more of them where EOS or the length limit ends the text.
-    drafted_tokens, accepted_tokens, seconds: of the rounds so far, without prefill.
-    """
-
-    number: int
+    number: int  # this is round `number` of `rounds`
     rounds: int
     tree: Tree
-    tokens: tuple[str, ...]
+    tokens: tuple[str, ...]  # the text of each node, the root's first
+    # The drafter's and the target's probability of each node after its parent (the root's is 1), the target's at
+    # temperature 1 for greedy decoding. None for a drafter that is no language model and a target that takes chains.
     probabilities: tuple[float, ...] | None
     target_probabilities: tuple[float, ...] | None
-    accepted: tuple[int, ...]
-    bonus: str
-    text: tuple[tuple[str, str], ...]
-    fresh: int
-    drafted_tokens: int
+    accepted: tuple[int, ...]  # nodes of the accepted path, root excluded
+    bonus: str  # the text of the token that the target adds
+    text: tuple[tuple[str, str], ...]  # (text, writer) pieces: the prompt, then one for each token
+    fresh: int  # pieces at the end of `text` that are this round's; fewer than its tokens where the text ends
+    drafted_tokens: int  # this and the next two: of the rounds so far, without prefill
     accepted_tokens: int
     seconds: float
 
