@@ -59,8 +59,3 @@ def test_the_decision_is_that_of_the_definition():
         passes = [bool(p[node][token] >= q[node][token]) for node, token in enumerate(draft.token_list[1:])]
         assert accepted == [*range(1, 1 + [*passes, False].index(False))]
         texts[row] += [*draft.tokens_of(accepted), bonus]
-
-
-def test_a_drafter_without_probabilities_is_refused():
-    with pytest.raises(ValueError, match="use a drafter that has some, such as 'model' or a head"):
-        drafts_of(make("lookup", PAIR), "chain:4", "conservative")

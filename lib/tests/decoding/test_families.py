@@ -4,21 +4,7 @@ sinks, capped logits, experts, and layers with a state.
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    Gemma3TextConfig,
-    GptOssConfig,
-    GraniteMoeHybridConfig,
-    Lfm2Config,
-    Llama4TextConfig,
-    Mamba2Config,
-    MistralConfig,
-    NemotronConfig,
-    Phi3Config,
-    Qwen3_5TextConfig,
-    Qwen3NextConfig,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from lib.attention.registration import can_host_tree, hosting_trees, register, takes_chains
 from lib.decoding.checks import checkable
@@ -41,22 +27,22 @@ EXPERTS = dict(num_local_experts=4, num_experts_per_tok=2)
 MIXED, STATE = ["sliding_attention", "full_attention"] * 2, ["linear_attention", "full_attention"] * 2
 GATED = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8, linear_value_head_dim=8,
              layer_types=STATE)
-CONFIGS = {
-    "gemma2": Gemma2Config(**SIZES, sliding_window=WINDOW, query_pre_attn_scalar=8, attn_logit_softcapping=3.0,
-                           final_logit_softcapping=5.0, layer_types=MIXED),
-    "gemma3": Gemma3TextConfig(**SIZES, sliding_window=WINDOW, query_pre_attn_scalar=8, layer_types=MIXED),
-    "mistral": MistralConfig(**SIZES, sliding_window=WINDOW),
-    "phi3": Phi3Config(**SIZES, sliding_window=WINDOW),
-    "gpt_oss": GptOssConfig(**SIZES, **EXPERTS, sliding_window=WINDOW, layer_types=MIXED),
-    "qwen3_next": Qwen3NextConfig(**SIZES, **GATED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
-                                  shared_expert_intermediate_size=16),
-    "qwen3_5": Qwen3_5TextConfig(**SIZES, **GATED),
-    "lfm2": Lfm2Config(**SIZES, layer_types=["conv", "conv", "full_attention", "conv"]),
-    "granite": GraniteMoeHybridConfig(**SIZES, **EXPERTS, layer_types=STATE, mamba_n_heads=4, mamba_d_head=16,
-                                      mamba_d_state=8, mamba_chunk_size=8, shared_intermediate_size=16),
-    "mamba2": Mamba2Config(**SIZES | dict(head_dim=16), num_heads=4, state_size=8, n_groups=1, chunk_size=8),
-}
-SINGLE = {"gpt_oss", "qwen3_next", "granite"}  # whose products of experts know no float64
+CONFIGS = {model_type: AutoConfig.for_model(model_type, **SIZES | settings) for model_type, settings in {
+    "gemma2": dict(sliding_window=WINDOW, query_pre_attn_scalar=8, attn_logit_softcapping=3.0,
+                   final_logit_softcapping=5.0, layer_types=MIXED),
+    "gemma3_text": dict(sliding_window=WINDOW, query_pre_attn_scalar=8, layer_types=MIXED),
+    "mistral": dict(sliding_window=WINDOW),
+    "phi3": dict(sliding_window=WINDOW),
+    "gpt_oss": dict(**EXPERTS, sliding_window=WINDOW, layer_types=MIXED),
+    "qwen3_next": dict(**GATED, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+                       shared_expert_intermediate_size=16),
+    "qwen3_5_text": GATED,
+    "lfm2": dict(layer_types=["conv", "conv", "full_attention", "conv"]),
+    "granitemoehybrid": dict(**EXPERTS, layer_types=STATE, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8,
+                             mamba_chunk_size=8, shared_intermediate_size=16),
+    "mamba2": dict(head_dim=16, num_heads=4, state_size=8, n_groups=1, chunk_size=8),
+}.items()}
+SINGLE = {"gpt_oss", "qwen3_next", "granitemoehybrid"}  # whose products of experts know no float64
 
 
 def small(config, dtype=torch.float64, seed=0):
@@ -106,7 +92,7 @@ def test_a_target_with_states_refuses_trees_and_says_so():
 
 def test_states_follow_rows_that_are_committed_joined_and_selected():
     """The next logits are those of the texts read anew, after commits of different lengths and a rejected block."""
-    model, texts = hosting(small(CONFIGS["qwen3_5"])), prompts(2, (4, 7, 7))
+    model, texts = hosting(small(CONFIGS["qwen3_5_text"])), prompts(2, (4, 7, 7))
     run, block = forward_pass(model), torch.randint(1, VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(0))
     chain, depth = torch.ones(5, 5, dtype=torch.bool).tril(), torch.arange(5)
     with torch.inference_mode():
@@ -125,7 +111,7 @@ def test_states_follow_rows_that_are_committed_joined_and_selected():
 
 def test_long_prompts_are_read_in_blocks_under_a_window():
     """A prompt of more than a block beside a short one, by the model's own attention."""
-    model, texts = small(CONFIGS["gemma3"]), prompts(3, (700, 650))
+    model, texts = small(CONFIGS["gemma3_text"]), prompts(3, (700, 650))
     with torch.inference_mode():
         expected = [model(text[None]).logits[0, -1] for text in texts]
         run = forward_pass(hosting(model))
@@ -139,8 +125,9 @@ def test_a_model_that_computes_otherwise_is_refused_by_name():
     for name in ("gemma2", "lfm2"):
         check_verifies("folder", hosting(small(CONFIGS[name])))
     with pytest.raises(PairError, match="folder .nemotron. cannot verify a draft"):
-        check_verifies("folder", hosting(small(NemotronConfig(**SIZES))))
-    llama4 = Llama4TextConfig(**SIZES, **EXPERTS, intermediate_size_mlp=48, attention_chunk_size=5)
+        check_verifies("folder", hosting(small(AutoConfig.for_model("nemotron", **SIZES))))
+    llama4 = AutoConfig.for_model("llama4_text", **SIZES, **EXPERTS, intermediate_size_mlp=48,
+                                  attention_chunk_size=5)
     with pytest.raises(PairError, match="folder .llama4_text. cannot verify a draft.*chunks.*take a target with full"):
         check_tree("folder", llama4)
     with pytest.raises(ValueError, match="Llama4TextAttention cannot verify a tree: it attends in chunks"):
@@ -148,7 +135,7 @@ def test_a_model_that_computes_otherwise_is_refused_by_name():
 
 
 @pytest.mark.skipif(bool(build.unavailable()), reason="no kernels here")
-@pytest.mark.parametrize("name", ["gemma2", "gemma3", "mistral"])
+@pytest.mark.parametrize("name", ["gemma2", "gemma3_text", "mistral"])
 def test_the_kernels_compute_windows_caps_and_norms_as_the_layers_do(name):
     """Texts shorter and longer than the window, ragged rows, blocks of text, pending nodes, two commits."""
     model, texts = hosting(small(CONFIGS[name], torch.float32)), prompts(4, (3, 17, 600))

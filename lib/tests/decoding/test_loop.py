@@ -2,8 +2,6 @@
 limit, at EOS and at hooks; sampled texts have the target's law.
 """
 
-from functools import cache
-
 import numpy as np
 import pytest
 import torch
@@ -70,23 +68,9 @@ def decided(rounds, trace, tree: Tree):
 
 
 @settings(deadline=None, max_examples=12)
-@given(trees(), st.integers(1, 24))
-def test_greedy_output_is_the_targets_own_for_any_tree_in_any_batch(tree, new):
-    assert speculated(PROMPTS, tree, new) == greedy(PROMPTS, new)
-
-
-@cache
-def many():
-    """200 prompts of mixed lengths, and the oracle's continuations."""
-    lengths = torch.randint(1, 40, (200,), generator=torch.Generator().manual_seed(5)).tolist()
-    prompts = small_models.prompts(6, lengths)
-    return prompts, greedy(prompts, 10)
-
-
-@pytest.mark.parametrize("shape", ["chain:0", "chain:3", "kary:2@14", "expansion:1,1,3,1@12"])
-def test_hundreds_of_prompts_in_mixed_batches_equal_the_plain_oracle(shape):
-    prompts, expected = many()
-    assert speculated(prompts, shape, 10, rows=25) == expected
+@given(trees(), st.integers(1, 24), st.integers(1, 4))
+def test_greedy_output_is_the_targets_own_for_any_tree_in_any_batch(tree, new, rows):
+    assert speculated(PROMPTS, tree, new, rows) == greedy(PROMPTS, new)
 
 
 def test_padding_on_either_side_is_no_part_of_a_prompt():

@@ -200,25 +200,20 @@ def test_warping_at_the_edges():
 
 
 @settings(deadline=None, max_examples=80)
-@given(VOCABULARIES, st.integers(0, 10_000), st.floats(0, 1, exclude_max=True))
-def test_a_token_is_drawn_by_inversion(vocabulary, seed, share):
+@given(VOCABULARIES, st.integers(0, 10_000), st.floats(0, 1, exclude_max=True),
+       st.sampled_from([(torch.float64, 1e-12), (torch.float32, 1e-4)]))
+def test_a_token_is_drawn_by_inversion(vocabulary, seed, share, precision):
+    dtype, rounding = precision
     generator = torch.Generator().manual_seed(seed)
     probs = torch.rand(vocabulary, dtype=torch.float64, generator=generator) ** 8
     probs[torch.rand(vocabulary, generator=generator) < 0.3] = 0
     probs[seed % vocabulary] = 1.0
     draws = GeneratorDraws(None)
     draws.uniform = lambda: share
-    token, ends = draws.categorical(probs), np.cumsum(probs.numpy())
+    token, ends = draws.categorical(probs.to(dtype)), np.cumsum(probs.numpy())
     assert probs[token] > 0
-    assert ends[token] - float(probs[token]) - 1e-9 <= share * ends[-1] <= ends[token] + 1e-9
-
-
-def test_draws_have_the_law_they_should_in_float32_too():
-    probs = torch.zeros(2000)
-    probs[[3, 511, 512, 1999]] = torch.tensor([0.1, 0.2, 0.3, 0.4])
-    draws, count = seeded(0), 4000
-    drawn = torch.bincount(torch.tensor([draws.categorical(probs) for _ in range(count)]), minlength=2000) / count
-    assert torch.allclose(drawn, probs, atol=4.5 * 0.5 / count**0.5) and not drawn[probs == 0].any()
+    slack = rounding * ends[-1]
+    assert ends[token] - float(probs[token]) - slack <= share * ends[-1] <= ends[token] + slack
 
 
 def test_the_last_number_below_one_still_draws_a_token():
@@ -226,20 +221,6 @@ def test_the_last_number_below_one_still_draws_a_token():
     draws.uniform = lambda: 1 - 2**-53
     assert draws.categorical(torch.tensor([0.1] * 10 + [0.0] * 3)) == 9
     assert draws.categorical(torch.tensor([1e-3] * 2047 + [0.0])) == 2046
-
-
-@pytest.mark.parametrize("name", ["multi_step", "without_replacement", "k_seq", "block", "traversal"])
-def test_a_drafter_that_is_the_target_but_for_rounding_gives_tokens_of_the_target(name):
-    """Rows of float32 over 20,000 tokens, cut to a nucleus, with sums a little off one and nearly equal."""
-    shape = "chain:4" if name == "block" else "star:6"
-    proposal = next(way for way in ("without_replacement", "iid") if way in RULES[name].proposals)
-    for seed in range(6):
-        draft, target = random_round(seed, shape, proposal, vocabulary=20_000)
-        target = warp(target.float().log(), 1.0, top_p=0.9)
-        noise = 1 + 1e-6 * torch.randn(target.shape, generator=torch.Generator().manual_seed(seed))
-        near = Draft(draft.tree, draft.tokens, proposal, target * noise * (1 - 1e-5))
-        accepted, bonus = verify(name, near, target * (1 + 1e-5), seeded(seed))
-        assert target[accepted[-1] if accepted else 0, bonus] > 0
 
 
 @pytest.mark.parametrize("probs", [[0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]])
@@ -257,11 +238,6 @@ def test_a_drawn_token_whose_q_rounding_has_made_zero_is_rejected():
         for proposal in RULES[name].proposals - {"top_k"}:
             draft = Draft(shapes.chain(1), torch.tensor([0, 0]), proposal, torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
             assert verify(name, draft, p, seeded(0))[0] == []
-
-
-def test_a_row_of_the_registry_has_a_definition():
-    for name, rule in RULES.items():
-        assert rule.name == name and rule.verify.__doc__ and rule.made_for in rule.proposals
 
 
 def test_the_simplest_rule_of_each_proposal():
