@@ -36,16 +36,16 @@ FAULTS = (
     Fault("trees/growth.py", "full = len(candidates.reach) > self.budget", "full = False", "trees"),
     Fault("trees/growth.py", "growing = candidates.best(self.budget - full)", "growing = candidates.best(2)", "trees"),
     # Verification rules
-    Fault("verify/rules.py", "_, p = _residual(p, q)  # p <- norm (p - q_s)+", "pass", "verify"),
+    Fault("verify/rules.py", "p = _normalised(_excess(p, q), p)  # p <- norm (p - q)+", "pass", "verify"),
     Fault("verify/rules.py", "    return without(q, draft.tokens_of(earlier)) if earlier else q", "    return q", "verify"),
     Fault("verify/rules.py", "return mass / total if total > 0 else otherwise", "return torch.softmax(mass, 0)", "verify"),
-    Fault("verify/rules.py", "w[node] = _odds(s, w[node])", "w[node] = s", "verify"),
+    Fault("verify/rules.py", "w[node] = _odds(excess, w[node])", "w[node] = float(excess.sum())", "verify"),
     Fault("verify/rules.py", "accepted = i  # the last", "accepted = accepted or i  # the last", "verify"),
     Fault("verify/rules.py", "_ratio(p, q, draft.token_list[child]) / rho", "_ratio(p, q, draft.token_list[child])",
           "verify"),
     Fault("verify/rules.py", "return accepted, draws.categorical(rest)", "return accepted, draws.categorical(target_probs[node])",
           "verify"),
-    Fault("verify/draft.py", "for _ in range(counts[child])", "for _ in range(1)", "verify"),
+    Fault("verify/draft.py", "for _ in range(int(counts[child]))", "for _ in range(1)", "verify"),
 )
 
 
