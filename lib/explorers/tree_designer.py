@@ -25,7 +25,7 @@ from lib.replay.atlas import Atlas, levels_of
 from lib.replay.rank_paths import MOST_RANK, rank_paths
 from lib.trees import named, shapes
 from lib.trees.names import COMPARED
-from lib.trees.picture import mask_svg, shaded, tree_svg
+from lib.trees.picture import Node, mask_svg, shaded, tree_svg
 from lib.trees.tree import ROOT, Tree
 
 MOST_NODES = 64
@@ -218,13 +218,13 @@ class TreeDesigner:
             return
         shares, (add, gain), (drop, loss) = own["shares"], self.best_to_add(), self.cheapest()
         self.message.value = ""
-        canvas, paths = self.canvas, [(), *self.tree.choices()]
+        canvas, rings = self.canvas, {drop: CHEAPEST, add: BEST}
+        nodes = [Node(f"{share:.2f}".lstrip("0") if path else "root", shaded(share) if path else ROLES["root"],
+                      f"node {node}, ranks {', '.join(map(str, path)) or 'none'}: accepted in {share:.1%} of rounds",
+                      ring=rings.get(node, ""))
+                 for node, (path, share) in enumerate(zip([(), *self.tree.choices()], shares))]
         with canvas.hold_sync():
-            canvas.svg = tree_svg(
-                self.tree, ["root", *(f"{share:.2f}".lstrip("0") for share in shares[1:])],
-                colours=[ROLES["root"], *map(shaded, shares[1:])], marks={drop: CHEAPEST, add: BEST},
-                titles=[f"node {node}, ranks {', '.join(map(str, path)) or 'none'}: accepted in {share:.1%} of rounds"
-                        for node, (path, share) in enumerate(zip(paths, shares))])
+            canvas.svg = tree_svg(self.tree, nodes)
             canvas.told = (f"{self.tree.budget} nodes: {own['length'].value:.3f} accepted tokens per round, rate "
                            f"{own['rate'].value:.1%}. Best to add: a child of node {add} (+{gain:.3f} per round, "
                            f"blue); cheapest to drop: node {drop} (-{loss:.3f}, red).")

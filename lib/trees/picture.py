@@ -6,13 +6,14 @@ answer clicks, keys and the pointer; pages show frames, which `lib/lab/page.js` 
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_rgba
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from lib.lab.theme import BLACK, ROLES, shown, styles_of
@@ -27,54 +28,58 @@ STYLE = (".tree .note{font-size:10px;fill:#555}.tree rect{stroke:#fff}"
          f".tree .lit{{stroke:{BLACK};stroke-width:2.4}}")
 
 
-def tree_svg(tree: Tree, labels: Sequence[str], *, colours: Sequence[str] = (), lit: Collection[int] = (),
-             titles: Sequence[str] = (), notes: Sequence[str] = (), marks: Mapping[int, str] = {},
-             keys: Sequence[str] = (), sideways: bool = False, scale: float = 1.0) -> str:
-    """A tree with a label in each node; with its root on top, or `sideways` on the left, where labels may be long.
+@dataclass(frozen=True)
+class Node:
+    """A node of a drawn tree.
 
-    colours: of each node, as "#rrggbb"; by default that of draft tokens, and black for the root. lit: nodes whose lines
-    from their parent are strong. titles: by node what is told where the pointer rests. notes: by node a text on the
-    line that leads to it. marks: colour of a ring around some nodes. keys: by node what it is called in all frames of a
-    page. scale: of the whole picture.
+    colour, ring: as "#rrggbb", of the node and of a ring around it. title: shown where the pointer rests. note: on the
+    line from its parent. key: its name in all frames of a page.
     """
-    colours = list(colours) or [ROLES["root"], *[ROLES["drafted"]] * tree.budget]
+
+    label: str
+    colour: str
+    title: str = ""
+    note: str = ""
+    key: str = ""
+    ring: str = ""
+
+
+def tree_svg(tree: Tree, nodes: Sequence[Node], *, lit: Collection[int] = (), sideways: bool = False,
+             scale: float = 1.0) -> str:
+    """A tree with its root on top, or `sideways` on the left, where labels may be long.
+
+    lit: nodes whose lines from a lit parent are strong. scale: of the whole picture.
+    """
     across, depth = positions(tree), tree.depth
+    halves, tall = np.full(tree.size, RADIUS), RADIUS  # half of each node's width, and of its height
+    x, y = ACROSS * (across + 0.6), DOWN * (depth + 0.45)
+    width, height = x.max() + 0.6 * ACROSS, y.max() + 0.45 * DOWN
     if sideways:
-        columns = [max((len(labels[node]) for node in np.flatnonzero(depth == level)), default=1)
-                   for level in range(tree.max_depth + 1)]
-        rooms = [CHARACTER * letters + 14 for letters in columns]
-        lefts = np.cumsum([8, *(room + 58 for room in rooms[:-1])])
-        x = [float(lefts[level] + rooms[level] / 2) for level in depth]
-        y = (LINE * (across + 0.8)).tolist()
-        size = float(lefts[-1] + rooms[-1] + 8), float(max(y) + 0.8 * LINE)
-    else:
-        x, y = (ACROSS * (across + 0.6)).tolist(), (DOWN * (depth + 0.45)).tolist()
-        size = max(x) + 0.6 * ACROSS, max(y) + 0.45 * DOWN
-    parts = []
-    for node in range(1, tree.size):
-        parent = int(tree.parents[node])
-        strong = ' class="lit"' if node in lit and parent in lit else ""
-        parts.append(f'<line x1="{x[parent]:.0f}" y1="{y[parent]:.0f}" x2="{x[node]:.0f}" y2="{y[node]:.0f}"{strong}/>')
-        if notes and notes[node]:
-            at = 0.5 * x[parent] + 0.5 * x[node], 0.35 * y[parent] + 0.65 * y[node] - 3
-            parts.append(f'<text class="note" x="{at[0]:.0f}" y="{at[1]:.0f}">{escape(notes[node])}</text>')
-    for node in range(tree.size):
-        half = (CHARACTER * len(labels[node]) + 12) / 2 if sideways else RADIUS
-        tall = 11 if sideways else RADIUS
-        ring = f' style="stroke:{marks[node]};stroke-width:3"' if node in marks else ""
-        key = f' data-key="{escape(keys[node])}"' if keys else ""
-        letters = (f'<text x="{x[node]:.0f}" y="{y[node] + 4:.0f}" fill="{on(colours[node])}">'
-                   f'{escape(labels[node])}</text>' if labels[node] else "")
-        title = f"<title>{escape(titles[node])}</title>" if titles else ""
-        parts.append(
-            f'<g class="node" data-node="{node}" data-parent="{tree.parents[node]}"{key}>{title}'
-            f'<rect x="{x[node] - half:.0f}" y="{y[node] - tall:.0f}" width="{2 * half:.0f}" height="{2 * tall}" '
-            f'rx="{5 if sideways else RADIUS}" fill="{colours[node]}"{ring}/>{letters}</g>')
-    wide, tall = size
-    return (f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" width="{scale * wide:.0f}" '
-            f'height="{scale * tall:.0f}" viewBox="0 0 {wide:.0f} {tall:.0f}" role="img" text-anchor="middle" '
+        halves, tall = np.array([CHARACTER * len(node.label) / 2 + 6 for node in nodes]), 11
+        columns = np.array([halves[depth == level].max() + 1 for level in range(tree.max_depth + 1)])
+        starts = 8 + np.cumsum([0, *(2 * columns + 58)])
+        x, y = (starts[:-1] + columns)[depth], LINE * (across + 0.8)
+        width, height = starts[-1] - 50, y.max() + 0.8 * LINE
+    lines, boxes = [], []
+    for index, (node, parent) in enumerate(zip(nodes, tree.parents)):
+        if index != ROOT:
+            strong = ' class="lit"' if index in lit and parent in lit else ""
+            lines.append(f'<line x1="{x[parent]:.0f}" y1="{y[parent]:.0f}" x2="{x[index]:.0f}" y2="{y[index]:.0f}"'
+                         f'{strong}/>')
+        if node.note:
+            lines.append(f'<text class="note" x="{(x[parent] + x[index]) / 2:.0f}" '
+                         f'y="{0.35 * y[parent] + 0.65 * y[index] - 3:.0f}">{escape(node.note)}</text>')
+        key = f' data-key="{escape(node.key)}"' if node.key else ""
+        ring = f' style="stroke:{node.ring};stroke-width:3"' if node.ring else ""
+        boxes.append(
+            f'<g class="node" data-node="{index}" data-parent="{parent}"{key}><title>{escape(node.title)}</title>'
+            f'<rect x="{x[index] - halves[index]:.0f}" y="{y[index] - tall:.0f}" width="{2 * halves[index]:.0f}" '
+            f'height="{2 * tall}" rx="{5 if sideways else RADIUS}"{ring} fill="{node.colour}"/>'
+            f'<text x="{x[index]:.0f}" y="{y[index] + 4:.0f}" fill="{on(node.colour)}">{escape(node.label)}</text></g>')
+    return (f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" width="{scale * width:.0f}" '
+            f'height="{scale * height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" text-anchor="middle" '
             f'font-family="DejaVu Sans Mono,Menlo,monospace" font-size="{13 if sideways else 11}">'
-            f'<style>{STYLE}</style>{"".join(parts)}</svg>')
+            f'<style>{STYLE}</style>{"".join(lines + boxes)}</svg>')
 
 
 def round_svg(parents: Sequence[int], tokens: Sequence[str], roles: Sequence[str],
@@ -84,20 +89,17 @@ def round_svg(parents: Sequence[int], tokens: Sequence[str], roles: Sequence[str
     roles: names of `theme.ROLES`. chances: by whose they are ("drafter", "target") the probability of each node after
     its parent, or NaN; on the line to the node.
     """
-    percents = {who: [*map(_percent, row)] for who, row in chances.items() if np.isfinite(row[1:]).any()}
-    by_node = list(zip(*percents.values())) or [()] * len(tokens)
-    by_node[0] = ()  # the root is no draft token
-    titles = []
-    for node, (token, role, node_percents) in enumerate(zip(tokens, roles, by_node)):
-        parts = [role, *(f"{percent} by the {who}" for who, percent in zip(percents, node_percents) if percent)]
-        titles.append(f"node {node}, {token}: {', '.join(parts)}")
-    return tree_svg(Tree(parents), tokens, colours=[ROLES[role] for role in roles], titles=titles, sideways=True,
-                    lit={node for node, role in enumerate(roles) if role != "rejected"},
-                    notes=["/".join(filter(None, node_percents)) for node_percents in by_node])
+    nodes = []
+    for index, (token, role) in enumerate(zip(tokens, roles)):
+        percents = {who: _percent(row[index]) for who, row in chances.items() if index and not np.isnan(row[index])}
+        title = ", ".join([role, *(f"{percent} by the {who}" for who, percent in percents.items())])
+        nodes.append(Node(token, ROLES[role], f"node {index}, {token}: {title}", "/".join(percents.values())))
+    accepted = {index for index, role in enumerate(roles) if role != "rejected"}
+    return tree_svg(Tree(parents), nodes, lit=accepted, sideways=True)
 
 
 def _percent(chance: float) -> str:
-    return "" if np.isnan(chance) else "<1%" if chance < 0.005 else f"{chance:.0%}"
+    return "<1%" if chance < 0.005 else f"{chance:.0%}"
 
 
 def accepted_svg(shares: Mapping[str, float], family: str, scale: float = 1.0) -> str:
@@ -106,11 +108,11 @@ def accepted_svg(shares: Mapping[str, float], family: str, scale: float = 1.0) -
     shares: by the node's path of ranks, such as "0.0.1".
     """
     tree = Tree.from_choices(tuple(map(int, path.split("."))) for path in shares)
-    paths = [".".join(map(str, choice)) for choice in tree.choices()]
-    colour = styles_of([family])[family].colour
-    return tree_svg(tree, [""] * tree.size, keys=[f"{family}/{path}" for path in ("", *paths)], scale=scale,
-                    colours=[BLACK, *(shaded(shares[path], colour) for path in paths)],
-                    titles=["root", *(f"ranks {path}: accepted in {shares[path]:.1%} of rounds" for path in paths)])
+    nodes, colour = [Node("", BLACK, "root", key=f"{family}/")], styles_of([family])[family].colour
+    for path in (".".join(map(str, choice)) for choice in tree.choices()):
+        title = f"ranks {path}: accepted in {shares[path]:.1%} of rounds"
+        nodes.append(Node("", shaded(shares[path], colour), title, key=f"{family}/{path}"))
+    return tree_svg(tree, nodes, scale=scale)
 
 
 def frames(parts: Mapping[str, str], *, label: str, hint: str, first: int = 0) -> str:
@@ -148,22 +150,20 @@ def mask_svg(tree: Tree, prefix: int = 0, node: int | None = None) -> str:
 def card(tree: Tree, prefix: int = 0, node: int | None = None) -> str:
     """A tree with its nodes' numbers beside its mask; of `node`, if given, the path and the row are marked."""
     lit = set() if node is None else set(tree.path(node))
-    colours = [ROLES["root"], *(ROLES["accepted" if one in lit else "drafted"] for one in range(1, tree.size))]
-    return (f'<div class="frame">{tree_svg(tree, [*map(str, range(tree.size))], colours=colours, lit=lit)}'
-            f'{mask_svg(tree, prefix, node)}</div>')
+    roles = ["root", *("accepted" if index in lit else "drafted" for index in range(1, tree.size))]
+    nodes = [Node(str(index), ROLES[role]) for index, role in enumerate(roles)]
+    return f'<div class="frame">{tree_svg(tree, nodes, lit=lit)}{mask_svg(tree, prefix, node)}</div>'
 
 
 def shaded(share: float, colour: str = ROLES["accepted"]) -> str:
     """A colour by a share in [0, 1], white for 0, by the square root so that rare nodes stay visible."""
     strength = 0.08 + 0.92 * float(np.clip(share, 0, 1)) ** 0.5
-    full = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#" + "".join(f"{round(strength * one + (1 - strength) * 255):02x}" for one in full)
+    return to_hex(strength * np.array(to_rgb(colour)) + 1 - strength)
 
 
 def on(colour: str) -> str:
     """The colour of letters that can be read on a colour."""
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return "#fff" if 0.3 * red + 0.59 * green + 0.11 * blue < 128 else BLACK
+    return "#fff" if np.dot(to_rgb(colour), (0.3, 0.59, 0.11)) < 0.5 else BLACK
 
 
 def visible(text: str, longest: int = LONGEST) -> str:
@@ -231,8 +231,8 @@ def _draw(tree: Tree, axis: Axes, colour: str, weights: Sequence[float]) -> None
     axis.add_collection(LineCollection(np.stack((points[tree.parents[1:]], points[1:]), axis=1), colors="#B5B5B5",
                                        linewidths=0.9, zorder=1))
     strength = np.clip(np.asarray(weights, dtype=float), 0, 1)[:, None]
-    colours = strength * np.array(to_rgba(colour)[:3]) + (1 - strength) * PALEST
-    colours[ROOT] = to_rgba(ROLES["root"])[:3]
+    colours = strength * np.array(to_rgb(colour)) + (1 - strength) * PALEST
+    colours[ROOT] = to_rgb(ROLES["root"])
     box, spans = axis.get_window_extent(), np.ptp(points, axis=0) + 1.2
     room = 0.62 * min(box.width / spans[0], box.height / spans[1]) * 72 / axis.figure.dpi
     width = float(np.clip(room, 2.0, 17.0))
