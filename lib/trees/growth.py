@@ -1,7 +1,7 @@
 """Growth rules: how a tree grows from a drafter's probabilities in every round.
 
 The drafter gives nodes their children, one forward pass per level. A rule decides which nodes of the newest level get
-children next, and which candidates the tree keeps; `grow` runs both until no node is left to expand.
+children next, and which candidates the tree keeps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Candidates:
 
     @classmethod
     def root(cls) -> Candidates:
-        """The root alone."""
         return cls(np.array([NO_PARENT]), np.array([0]), np.array([0]), np.array([1.0]))
 
     @property
@@ -56,7 +55,7 @@ class Candidates:
     def with_children(self, nodes: Sequence[int], probs: np.ndarray) -> Candidates:
         """These candidates and the children of `nodes` (of the deepest level, in node order), one level deeper.
 
-        probs float[len(nodes), width]: the drafter's probabilities of each node's best tokens, non-increasing.
+        probs: float[len(nodes), width] of each node's best tokens, non-increasing.
         """
         nodes, (_, width) = np.asarray(nodes, dtype=np.int64), probs.shape
         return Candidates(np.concatenate([self.parents, np.repeat(nodes, width)]),
@@ -86,9 +85,8 @@ class Growth:
     """The base of growth rules: frozen values without state.
 
     budget: the most draft nodes of a tree. max_depth: the most levels, and so forward passes of the drafter. A rule
-    also has `width`, the children of an expanded node (fewer if the vocabulary is smaller), its `name` as `trees.named`
-    reads it, and `expand(candidates)`: int64[], the nodes of the deepest level that get children in the next forward
-    pass, in node order; or none.
+    also has `width`, the most children of a node, its `name` as `trees.named` reads it, and `expand(candidates)`:
+    int64[], the nodes of the deepest level that get children in the next forward pass, in node order; or none.
     """
 
     budget: int
@@ -124,20 +122,16 @@ def grow(rule: Growth, children: Callable[[Candidates, np.ndarray], np.ndarray])
 @dataclass(frozen=True)
 class Eagle2(Growth):
     """Expand and rerank (EAGLE-2, Li et al. 2024, section 4): the `width` nodes of a level with the largest reach get
-    `width` children each, and the `budget` candidates with the largest reach are kept; ties go to the shallower node.
-
-    If there are few candidates (width + (depth - 1) width^2), the tree is smaller than its budget.
+    `width` children each, and the `budget` candidates with the largest reach are kept.
     """
 
     width: int = 8
 
     @property
     def name(self) -> str:
-        """Its width and depth are its numbers."""
         return f"eagle2:{self.width},{self.max_depth}@{self.budget}"
 
     def expand(self, candidates: Candidates) -> np.ndarray:
-        """The best nodes of the newest level."""
         ordered = candidates.best()
         return np.sort(ordered[ordered >= candidates.newest][: self.width])
 
@@ -163,9 +157,8 @@ class Costs:
     def speeds(self, reach: np.ndarray, levels: int) -> np.ndarray:
         """float[k + 1]: expected tokens per unit of time of trees of the first 0 .. k nodes, after so many levels.
 
-        reach: float[k] of nodes in the order in which they join the tree. A node pays as long as its reach over its
-        cost exceeds the speed of the tree without it; with evenly rising costs that ends at the largest speed. Taking
-        the largest also steps over a single costly node, such as the first of a wider matrix product.
+        reach: float[k] of nodes in the order in which they join the tree. With evenly rising costs the speed rises
+        while a node's reach over its cost exceeds the speed without it; else the largest speed may lie beyond.
         """
         tokens = 1 + np.concatenate([[0.0], np.cumsum(reach)])
         return tokens / (levels * self.draft + np.asarray(self.target)[: len(tokens)])
@@ -186,11 +179,10 @@ class BestFirst(Growth):
         from above: each node of the newest level counts as a child of its own reach, and the level is drafted for those
         nodes that, best first, make the round faster.
 
-    A heap would need one distribution at a time; here one forward pass serves a level, and the
-    tree is the same. No child has a larger reach than its parent, and ties go to the shallower node, so the heap takes
-    the `budget` best of all nodes. A candidate that is not among the `budget` best never will be, nor will its
-    descendants; and no node below the last of the best can enter, since its reach would have to be larger. So only
-    better candidates have to be expanded, and growth ends when none of the newest level is among the best.
+    One forward pass serves a level, and the tree is that of a heap that takes one node at a time: no child has a larger
+    reach than its parent, and ties go to the shallower node. A candidate that is not among the `budget` best never will
+    be, nor will its descendants, and no child of the last of the best can enter. So growth ends when none of the newest
+    level is among the others.
     """
 
     family: str = "dyspec"
@@ -205,40 +197,32 @@ class BestFirst(Growth):
 
     @property
     def width(self) -> int:
-        """The children of an expanded node: as many as the tree could take."""
         return self.budget
 
     @property
     def name(self) -> str:
-        """Its depth is its number; of "opttree" the width and depth, and the delta where it is not 0."""
         numbers = [self.max_depth]
         if self.delta is not None:
             numbers = [self.level_width, self.max_depth, *([self.delta] if self.delta else [])]
         return f"{self.family}:{','.join(f'{number:g}' for number in numbers)}@{self.budget}"
 
     def expand(self, candidates: Candidates) -> np.ndarray:
-        """The nodes of the newest level that may still have a child in the tree, unless the stop says otherwise."""
         full = len(candidates.reach) > self.budget
         growing = candidates.best(self.budget - full)
         growing = growing[growing >= candidates.newest][: self.level_width]
-        if self.delta is not None and self._gain_of_newest(candidates) <= self.delta:
-            growing = growing[:0]
+        if self.delta is not None:
+            before = np.sort(candidates.reach[1 : candidates.newest])[::-1][: self.budget].sum()
+            gain = candidates.reach[candidates.best(self.budget)].sum() - before
+            growing = growing if gain > self.delta else growing[:0]
         if self.costs is not None:
             growing = self._worth_drafting(candidates, self.costs)
         return np.sort(growing)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
-        """The best candidates; with costs, as many as make the round fastest."""
         best = candidates.best(self.budget)
         if self.costs is None:
             return best
         return best[: self.costs.speeds(candidates.reach[best], candidates.levels).argmax()]
-
-    def _gain_of_newest(self, candidates: Candidates) -> float:
-        """What the newest level added to the summed reach of the `budget` best candidates."""
-        reach = candidates.reach
-        before = np.sort(reach[1 : candidates.newest])[::-1][: self.budget].sum()
-        return reach[candidates.best(self.budget)].sum() - before
 
     def _worth_drafting(self, candidates: Candidates, costs: Costs) -> np.ndarray:
         """The nodes of the newest level to expand, if another level is expected to make the round faster."""

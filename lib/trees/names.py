@@ -21,11 +21,10 @@ COMPARED = ("chain", "star", "independent:2", "independent:4", "kary:2", "kary:3
 
 @dataclass(frozen=True)
 class Family:
-    """A family of trees.
+    """A family of trees: the sentence that reports print, and an example of its names.
 
-    summary: the sentence that reports print. example: its names, as `named` reads them. at_budget: the tree or growth
-    rule of a budget and of the numbers of a name. fixed: the tree of the numbers alone, for names without a budget.
-    needs: what it is grown from, the name of an argument of `named` that `at_budget` takes after the budget.
+    at_budget: the tree or growth rule of a budget and of the numbers of a name. fixed: the tree of the numbers alone,
+    for names without a budget. needs: the argument of `named` that `at_budget` takes after the budget.
     """
 
     summary: str
@@ -79,7 +78,7 @@ def named(name: str | Tree | Growth, *, acceptance=None, costs: Costs | None = N
     """The tree or growth rule of a name, "FAMILY:NUMBERS@BUDGET"; a Tree or a growth rule passes through.
 
     "kary:2@16" is a family at a budget (exactly 16 draft nodes, the first in level order), "kary:2,3" a fixed shape,
-    "eagle2:4,6@32" a rule that grows a tree of at most 32 nodes in each round; `FAMILIES` has an example of each.
+    "eagle2:4,6@32" a rule that grows a tree of at most 32 nodes in each round.
     acceptance: float[R] by rank, for "sparse" also float[D, R] by depth and rank. costs: of a round, for "smart".
     ValueError names the part of the name that is wrong.
     """
@@ -87,50 +86,41 @@ def named(name: str | Tree | Growth, *, acceptance=None, costs: Costs | None = N
         return name
     if not isinstance(name, str):
         raise ValueError(f"shape is {name!r}; give a name such as 'kary:2@16', a Tree, or a growth rule")
-    if acceptance is None and costs is None:
-        return _without_measurements(name)
-    return _read(name, {"acceptance": acceptance, "costs": costs})
+    return _read_once(name) if acceptance is None and costs is None else _read(name, acceptance, costs)
 
 
 def form_of(name: str) -> str:
     """CHAIN, TREE or GROWN; a label that is no name, such as that of a tree from recorded text, stands for a TREE."""
-    key = _key(name)
+    key = re.split("[:@]", name, maxsplit=1)[0]
     return FAMILIES[key].form if key in FAMILIES else TREE
 
 
-@lru_cache(maxsize=256)
-def _without_measurements(name: str) -> Tree | Growth:
-    """One object per name, so that values cached for a tree are found without comparing trees."""
-    return _read(name, {"acceptance": None, "costs": None})
-
-
-def _key(name: str) -> str:
-    return re.split("[:@]", name, maxsplit=1)[0].strip()
-
-
-def _read(name: str, measurements: dict[str, object]) -> Tree | Growth:
-    if _key(name) not in FAMILIES:
+def _read(name: str, acceptance=None, costs: Costs | None = None) -> Tree | Growth:
+    before, at, budget = name.strip().partition("@")
+    key, colon, numbers = before.partition(":")
+    if key not in FAMILIES:
         raise ValueError(f"{name!r} is unknown: the families are {', '.join(FAMILIES)}; write 'kary:2@16', 'chain:5' "
                          "or 'eagle2:4,6@32'")
-    family = FAMILIES[_key(name)]
-    before, at, budget = name.strip().partition("@")
-    pieces = re.split("[x,]", before.partition(":")[2]) if ":" in before else []
-    numbers = [_number(piece, name, family) for piece in pieces]
+    family = FAMILIES[key]
+    arguments = [_number(piece, name, family) for piece in re.split("[x,]", numbers)] if colon else []
     if at and not budget.isdecimal():
         raise ValueError(f"{name!r} has budget {budget!r}: give a whole number after the @, as in {family.example}")
     if not at and family.fixed is None:
         raise ValueError(f"{name!r} needs a budget: write '{before}@16'")
-    arguments = [int(budget), *numbers] if at else numbers
     if family.needs:
-        if measurements[family.needs] is None:
+        measurement = {"acceptance": acceptance, "costs": costs}[family.needs]
+        if measurement is None:
             raise ValueError(f"{name!r} is grown from measurements: pass {family.needs}=")
-        arguments.insert(1, measurements[family.needs])
-    make = family.at_budget if at else family.fixed
+        arguments.insert(0, measurement)
+    make, arguments = (family.at_budget, [int(budget), *arguments]) if at else (family.fixed, arguments)
     try:
         signature(make).bind(*arguments)
     except TypeError:
         raise ValueError(f"{name!r} has too few or too many numbers: write {family.example}") from None
     return make(*arguments)
+
+
+_read_once = lru_cache(maxsize=256)(_read)  # one object per name, so that values cached for it need no comparison
 
 
 def _number(piece: str, name: str, family: Family) -> float:

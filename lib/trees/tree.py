@@ -17,10 +17,9 @@ class Tree:
     """A draft tree's shape: node 0 is the last committed token, the others are draft tokens; parents precede children.
 
     parents: int64[m], m = n + 1, parents[0] == -1 and 0 <= parents[i] < i.
-    rank: int64[m], a node's place among its siblings in the drafter's order (0 for its favourite), rank[0] == 0. The
-        default is the order of the siblings in `parents`; needed for orders with gaps (children of rank 0 and 2).
-    Both are kept as read-only copies; trees with equal parents and ranks are equal and have the same hash.
-    ValueError names the node, its value and the remedy.
+    rank: int64[m], a node's place among its siblings in the drafter's order (0 for its favourite), rank[0] == 0; by
+        default the order in `parents`. Ranks may have gaps.
+    Both are read-only copies. ValueError names the node, its value and the remedy.
     """
 
     parents: np.ndarray
@@ -39,10 +38,10 @@ class Tree:
 
     @classmethod
     def from_choices(cls, choices: Iterable[Sequence[int]]) -> Tree:
-        """The tree with one node per tuple of ranks, in Medusa's notation: (0,), (0, 0), (1,).
+        """The tree with one node per tuple of ranks, in any order, in Medusa's notation: (0,), (0, 0), (1,).
 
-        The order of the tuples does not matter: nodes are numbered level by level, siblings by rank. ValueError for a
-        tuple that occurs twice, is empty, or whose parent is missing.
+        Nodes are numbered level by level, siblings by rank. ValueError for a tuple that occurs twice, is empty, or
+        whose parent is missing.
         """
         ordered = sorted((tuple(int(rank) for rank in choice) for choice in choices), key=lambda c: (len(c), c))
         node_of = {(): ROOT}
@@ -108,10 +107,10 @@ class Tree:
 
     @cached_property
     def _children(self) -> tuple[tuple[int, ...], ...]:
-        children = [[] for _ in range(self.size)]
-        for node in range(1, self.size):
-            children[self.parents[node]].append(node)
-        return tuple(tuple(sorted(nodes, key=self.rank.__getitem__)) for nodes in children)
+        children = [()] * self.size
+        for node in np.argsort(self.rank, kind="stable").tolist()[1:]:  # without the root
+            children[self.parents[node]] += (node,)
+        return tuple(children)
 
     def children(self, node: int) -> tuple[int, ...]:
         """Children of a node, by rank."""
@@ -123,7 +122,7 @@ class Tree:
 
     def paths(self) -> list[tuple[int, ...]]:
         """One path for each leaf, from the root to the leaf, in the order of `leaves`."""
-        return [self.path(leaf) for leaf in self.leaves]
+        return [*map(self.path, self.leaves)]
 
     def choices(self) -> list[tuple[int, ...]]:
         """One tuple of ranks for each draft node, in node order: the rank of the child at each depth of its path."""
@@ -137,12 +136,8 @@ class Tree:
             return NotImplemented
         return np.array_equal(self.parents, other.parents) and np.array_equal(self.rank, other.rank)
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.parents.tobytes(), self.rank.tobytes()))
-
     def __hash__(self) -> int:
-        return self._hash
+        return hash((self.parents.tobytes(), self.rank.tobytes()))
 
     def __repr__(self) -> str:
         return f"Tree(budget={self.budget}, depth={self.max_depth}, leaves={len(self.leaves)})"
@@ -176,11 +171,11 @@ def _check_parents(parents: np.ndarray) -> None:
 def _check_rank(parents: np.ndarray, rank: np.ndarray) -> None:
     if len(rank) != len(parents):
         raise ValueError(f"rank has {len(rank)} entries for {len(parents)} nodes: give one for each, the root included")
-    if rank[ROOT] != 0:
-        raise ValueError(f"rank[0] is {rank[ROOT]}: the root has no siblings, its rank must be 0")
-    if (rank < 0).any():
-        node = int((rank < 0).argmax())
-        raise ValueError(f"rank[{node}] is {rank[node]}: ranks count from 0")
+    wrong = rank < 0
+    wrong[ROOT] = rank[ROOT] != 0
+    if wrong.any():
+        node = int(wrong.argmax())
+        raise ValueError(f"rank[{node}] is {rank[node]}: ranks count from 0, and the root's is 0")
     order = np.lexsort((rank, parents))
     twins = (np.diff(parents[order]) == 0) & (np.diff(rank[order]) == 0)
     if twins.any():
