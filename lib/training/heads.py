@@ -12,7 +12,7 @@ from typing import Callable, Mapping, Sequence
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import LlamaConfig
 
@@ -34,6 +34,7 @@ OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle3": 
            "dspark": {"block_size": 6, "shifted": True, "qk_norm": False, "markov_rank": 64, "learned_places": True}}
 MASK = 16  # the mask token of a new head: one of SmolLM2's special tokens, which texts do not have
 
+Depths = tuple[list[Tensor], list[slice | Tensor]]
 DepthLoss = Callable[[Tensor, int], Tensor]  # (states [..., H] of a depth, the depth from 0) -> its loss
 Output = Callable[[Tensor], Tensor]  # states [..., H] -> logits [..., K] of the tokens that heads draft
 
@@ -70,34 +71,18 @@ def lesson(target, windows: Windows, drafted: Tensor | None, temperature: float 
     return Lesson(windows.tokens, hidden, torch.stack(probs), torch.stack(favourite), windows.learned)
 
 
-@dataclass(frozen=True)
-class HeadLoss:
-    """The states of a head by depth, [B, T', H] each, and the places of the text whose next tokens they speak of.
+def logits_of(head: Head, output: Output, lesson: Lesson, state: Tensor, places: slice | Tensor) -> Tensor:
+    """[B, T', K] of the states [B, T', H] of a depth: of the tokens after these places of the text."""
+    logits, bias = output(state), head.bias(lesson.tokens[:, :-1][:, places])
+    return logits if bias is None else logits + bias
 
-    The loss of a depth is the cross-entropy against the target's distribution, a mean over the tokens that are learned.
+
+def cross_entropy(logits: Tensor, probs: Tensor, learned: Tensor, temperature: float = 1.0) -> Tensor:
+    """Mean cross-entropy, in nats per learned token, of logits [B, T, K] against probs float32[B, T, K] at a
+    temperature, times its square, so that gradients stay as large (Hinton et al. 2015, section 2).
     """
-
-    states: list[Tensor]
-    places: list[slice | Tensor]
-
-    def logits(self, head: Head, output: Output, lesson: Lesson, state: Tensor, depth: int) -> Tensor:
-        """Of a depth, [B, T', K]: the token at a place is the one before the token of which it speaks."""
-        logits, bias = output(state), head.bias(lesson.tokens[:, :-1][:, self.places[depth]])
-        return logits if bias is None else logits + bias
-
-    def by_depth(self, head: Head, output: Output, lesson: Lesson, entropy: Callable) -> DepthLoss:
-        """The loss of a depth, for `backward_apart`; entropy: `cross_entropy` or compiled."""
-
-        def loss_of(state: Tensor, depth: int) -> Tensor:
-            logits, at = self.logits(head, output, lesson, state, depth), self.places[depth]
-            return DECAY**depth * entropy(logits, lesson.probs[:, at], lesson.learned[:, at])
-
-        return loss_of
-
-
-def cross_entropy(logits: Tensor, probs: Tensor, learned: Tensor) -> Tensor:
-    """Mean cross-entropy, in nats per learned token, of logits [B, T, K] against probs float32[B, T, K]."""
-    return mean(-(probs * logits.log_softmax(-1, dtype=torch.float32)).sum(-1), learned)
+    entropy = -(probs * (logits / temperature).log_softmax(-1, dtype=torch.float32)).sum(-1)
+    return temperature**2 * mean(entropy, learned)
 
 
 def mean(values: Tensor, learned: Tensor) -> Tensor:
@@ -105,32 +90,35 @@ def mean(values: Tensor, learned: Tensor) -> Tensor:
     return (values * learned).sum() / learned.sum().clamp_min(1)
 
 
-def medusa(head, target, text: Lesson, generator: torch.Generator) -> HeadLoss:
+# The kinds: each gives the states of a head by depth, [B, T', H] each, and the places of the text after which the tokens
+# come that they predict. generator: the randomness of the step.
+
+
+def medusa(head, target, text: Lesson, generator: torch.Generator) -> Depths:
     """Medusa: from each hidden state; depth d predicts the token d + 2 places later."""
     states = head.states(text.hidden[-1]).unbind(-2)
-    return HeadLoss([state[:, : state.shape[1] - 1 - depth] for depth, state in enumerate(states)],
-                    [slice(depth + 1, None) for depth in range(len(states))])
+    return ([state[:, : state.shape[1] - 1 - depth] for depth, state in enumerate(states)],
+            [slice(depth + 1, None) for depth in range(len(states))])
 
 
-def unrolled(head, target, text: Lesson, generator: torch.Generator) -> HeadLoss:
+def unrolled(head, target, text: Lesson, generator: torch.Generator) -> Depths:
     """EAGLE-3's training-time test: the head continues its own features for a few steps (Li et al. 2025, section 3.2).
 
     Step d predicts the token d + 2 places after that of the feature.
     """
     length = text.tokens.shape[1] - 1 - UNROLLED
     steps = unroll(head, target, head.read(text.hidden)[:, :length], text.tokens[:, 1:], UNROLLED)
-    return HeadLoss([head.states(features) for features in steps],
-                    [slice(step + 1, step + 1 + length) for step in range(UNROLLED)])
+    return [head.states(features) for features in steps], [slice(step, step + length) for step in range(1, UNROLLED + 1)]
 
 
-def block(head, target, text: Lesson, generator: torch.Generator) -> HeadLoss:
+def block(head, target, text: Lesson, generator: torch.Generator) -> Depths:
     """Block heads: blocks that start every few tokens of a window, from a position that the generator draws."""
     length = text.tokens.shape[1] - 1
     first = 1 + int(torch.randint(STRIDE, (), generator=generator))
     before = torch.arange(first, length - head.depth + 1, STRIDE, device=text.tokens.device)
     roots = embed(head, target, text.tokens[:, before])
     states = head.states_along(head.read(text.hidden), roots, before)
-    return HeadLoss(list(states.unbind(2)), [before + depth for depth in range(head.depth)])
+    return list(states.unbind(2)), [before + depth for depth in range(head.depth)]
 
 
 LOSSES = {"medusa": medusa, "eagle3": unrolled, "dflash": block, "dspark": block}
@@ -154,27 +142,25 @@ def backward_apart(states: Sequence[Tensor], loss_of: DepthLoss) -> Tensor:
     return total
 
 
-def make(target_name: str, kinds: Sequence[str], folder: Path, *, plan: loop.TrainingPlan = PLAN, device: str = "cpu",
-         compiled: bool = True) -> dict[str, Head]:
-    """Trains heads for a target, as `lib.models` names models, and saves them in bfloat16.
+def make(target_name: str, kinds: Sequence[str], folder: Path, plan: loop.TrainingPlan = PLAN,
+         device: str = "cpu") -> None:
+    """Trains heads for a target, as `lib.models` names models; heads, in bfloat16, and curves go to
+    folder/heads/TARGET/KIND.
 
-    Each head and its curve are written to folder/heads/TARGET/KIND. The heads learn from text that the target wrote
-    (see `own_text`), and draft the most frequent tokens of it. A stopped training of the same kinds resumes.
-    ValueError for an unknown kind, and without such text.
+    They learn from text that the target wrote (see `own_text`), and draft its most frequent tokens. A stopped training
+    of the same kinds resumes. ValueError for an unknown kind, and without such text.
     """
     if unknown := [kind for kind in kinds if kind not in LOSSES]:
         raise ValueError(f"the head's kind is {unknown[0]!r}; choose one of {', '.join(LOSSES)}")
-    name = Path(target_name).name
+    name, into = Path(target_name).name, folder / "heads" / Path(target_name).name
     pair = load_pair(target_name, dtype="float32", device=device)
     pair.target.requires_grad_(False)
-    own_text.check_there(name)
-    drafted = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
     draw, held_out = own_text.lessons(pair, name, folder, plan)
+    drafted = vocabulary.shipped(name, vocabulary.REDUCED).sort().values
     trained = {kind: new(kind, pair.target, drafted, plan.seed).to(device) for kind in kinds}
-    train(trained, pair.target, draw, plan, folder / "heads" / name, held_out, compiled=compiled)
+    train(trained, pair.target, draw, plan, into, held_out)
     for kind, head in trained.items():
-        heads.save(head, folder / "heads" / name / kind)
-    return trained
+        heads.save(head, into / kind)
 
 
 def settings(kind: str, target_config, draft_vocab_size: int | None = None) -> LlamaConfig:
@@ -216,39 +202,30 @@ def new(kind: str, target, drafted: Tensor | None, seed: int) -> Head:
 
 
 def train(trained: Mapping[str, Head], target, draw: Draw, plan: loop.TrainingPlan, into: Path,
-          held_out: Windows, *, compiled: bool = True, checkpoint_seconds: float = loop.CHECKPOINT_SECONDS,
-          curve_every: int = loop.CURVE_STEPS) -> None:
-    """Trains heads, by kind, in place; held-out curves are in `into`/KIND/curve.csv, checkpoints beside them.
-
-    compiled: whether the softmax over the vocabulary is fused, which halves a step of several depths on a CPU.
-    """
-    heat = plan.temperature
-    fused = torch.compile(cross_entropy, dynamic=True) if compiled else cross_entropy
-
-    def entropy(logits: Tensor, probs: Tensor, learned: Tensor) -> Tensor:
-        """The loss of softened distributions, whose gradients stay as large (Hinton et al. 2015, section 2)."""
-        return fused(logits, probs, learned) if heat == 1 else heat**2 * fused(logits / heat, probs, learned)
-
+          held_out: Windows) -> None:
+    """Trains heads, by kind, in place; held-out curves are in `into`/KIND/curve.csv, checkpoints beside them."""
+    entropy = torch.compile(cross_entropy, dynamic=True)  # fused, which halves a step of several depths on a CPU
     drafted = next(iter(trained.values())).tokens
     device, output = target.device, output_of(target, drafted)
 
+    def backward(kind: str, text: Lesson, step: int) -> Tensor:
+        head = trained[kind]
+        with loop.autocast(device):
+            states, places = LOSSES[kind](head, target, text, plan.generator(step))
+
+        @loop.autocast(device)
+        def loss_of(state: Tensor, depth: int) -> Tensor:
+            logits, at = logits_of(head, output, text, state, places[depth]), places[depth]
+            return DECAY**depth * entropy(logits, text.probs[:, at], text.learned[:, at], plan.temperature)
+
+        return backward_apart(states, loss_of)
+
     def learn(windows: Windows, step: int) -> Tensor:
         with loop.autocast(device):
-            text, total = lesson(target, windows, drafted, heat), torch.zeros((), device=device)
-        for kind, head in trained.items():
-            with loop.autocast(device):
-                loss = LOSSES[kind](head, target, text, plan.generator(step))
-            total += backward_apart(loss.states, loop.autocast(device)(loss.by_depth(head, output, text, entropy)))
-        return total
+            text = lesson(target, windows, drafted, plan.temperature)
+        return sum(backward(kind, text, step) for kind in trained)
 
-    def report(record: dict) -> None:
-        print(*trained, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
-        if record["step"] % curve_every == 0 or not record["hours_left"]:
-            for kind, points in evaluate(trained, target, held_out).items():
-                loop.extend_curve(into / kind / "curve.csv", record["step"], points)
-
-    folder = into / "checkpoints" / "+".join(trained)
-    loop.run(nn.ModuleDict(trained), draw, plan, learn, folder, checkpoint_seconds=checkpoint_seconds, report=report)
+    loop.run(trained, draw, plan, learn, lambda: evaluate(trained, target, held_out), into)
 
 
 def output_of(target, drafted: Tensor | None) -> Output:
@@ -266,17 +243,15 @@ def evaluate(trained: Mapping[str, Head], target, held_out: Windows) -> dict[str
     drafted, curves = next(iter(trained.values())).tokens, {}
     output = output_of(target, drafted)
     with loop.autocast(target.device):
-        held_lesson = lesson(target, held_out.to(target.device), drafted)
-    for kind, head in trained.items():
-        with loop.autocast(target.device):
-            loss, rows = LOSSES[kind](head, target, held_lesson, torch.Generator().manual_seed(0)), []
-        for depth, (state, at) in enumerate(zip(loss.states, loss.places)):
-            with loop.autocast(target.device):
-                logits = loss.logits(head, output, held_lesson, state, depth)
-            favourite, learned = logits.argmax(-1), held_lesson.learned[:, at]
-            agree = (favourite if drafted is None else drafted[favourite]) == held_lesson.favourite[:, at]
-            rows.append(dict(kind="dialogues", depth=depth + 1, tokens=int(learned.sum()),
-                             nats=round(cross_entropy(logits, held_lesson.probs[:, at], learned).item(), 4),
-                             agreement=round(mean(agree.float(), learned).item(), 4)))
-        curves[kind] = pd.DataFrame(rows)[["kind", "depth", "nats", "agreement", "tokens"]]
+        text = lesson(target, held_out.to(target.device), drafted)
+        for kind, head in trained.items():
+            rows = []
+            for depth, (state, at) in enumerate(zip(*LOSSES[kind](head, target, text, torch.Generator().manual_seed(0)))):
+                logits, learned = logits_of(head, output, text, state, at), text.learned[:, at]
+                favourite = logits.argmax(-1) if drafted is None else drafted[logits.argmax(-1)]
+                agreement = mean((favourite == text.favourite[:, at]).float(), learned).item()
+                rows.append({"kind": "dialogues", "depth": depth + 1,
+                             "nats": round(cross_entropy(logits, text.probs[:, at], learned).item(), 4),
+                             "agreement": round(agreement, 4), "tokens": int(learned.sum())})
+            curves[kind] = pd.DataFrame(rows)
     return curves

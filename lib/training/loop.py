@@ -3,20 +3,20 @@
 import math
 import os
 import time
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Mapping
 
 import pandas as pd
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from lib.models.checks import own_dtype
 
 WARMUP_STEPS = 60
-REPORT_STEPS, REPORT_SECONDS = 20, 60  # a report comes after the one or the other
 CURVE_STEPS = 100  # between two points of a held-out curve
 CHECKPOINT_SECONDS = 300  # what a stopped training loses at most
 
@@ -43,9 +43,9 @@ class TrainingPlan:
         """The randomness of a step, a function of the seed and the step, so that a run can resume."""
         return torch.Generator().manual_seed(1_000_003 * self.seed + step)
 
-    def fitting(self, done: int, spent: float) -> int:
+    def fitting(self, done: int, seconds: float) -> int:
         """The steps that fit into the hours, those included that are done and took so many seconds."""
-        return int(min(self.steps, done * max(1.0, 3600 * self.hours / spent))) if done else self.steps
+        return int(min(self.steps, done * max(1.0, 3600 * self.hours / seconds))) if done else self.steps
 
 
 def autocast(device: torch.device):
@@ -62,10 +62,7 @@ def optimisers_of(model: nn.Module, learning_rate: float) -> list[torch.optim.Op
     chosen = {id(p) for p in matrices}
     others = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
     muon = torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
-    adam = torch.optim.AdamW(others, lr=learning_rate / 2, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    for group in (*muon.param_groups, *adam.param_groups):
-        group["peak"] = group["lr"]
-    return [muon, adam]
+    return [muon, torch.optim.AdamW(others, lr=learning_rate / 2, betas=(0.9, 0.95), weight_decay=0.0, fused=True)]
 
 
 def rate_factor(step: int, steps: int, decay: float) -> float:
@@ -74,11 +71,43 @@ def rate_factor(step: int, steps: int, decay: float) -> float:
 
     Only the decay depends on `steps`, so a run that was stopped in its constant part can be resumed with more steps.
     """
-    falling = max(1, round(decay * steps))
-    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / falling)
+    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / max(1, round(decay * steps)))
 
 
-def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
+def run(trained: Mapping[str, nn.Module], draw: Callable[[int], Tensor], plan: TrainingPlan,
+        learn: Callable[[Tensor, int], Tensor], evaluate: Callable[[], Mapping[str, pd.DataFrame]], into: Path) -> None:
+    """Trains modules by name, side by side and in place, from the checkpoint in `into`/checkpoints if there is one.
+
+    draw(step): the windows of a step. learn(windows, step): leaves gradients in the modules and returns the loss.
+    evaluate(): the points of the held-out curves of modules, which `into`/NAME/curve.csv has by step.
+    """
+    model, checkpoint = nn.ModuleDict(trained), into / "checkpoints" / f"{'+'.join(trained)}.safetensors"
+    optimisers, device = optimisers_of(model, plan.learning_rate), next(model.parameters()).device
+    step, seconds = _resume(model, optimisers, checkpoint) if checkpoint.exists() else (0, 0.0)
+    peaks = [(group, group["lr"]) for optimiser in optimisers for group in optimiser.param_groups]
+    saved = time.perf_counter()
+    begin, steps = saved - seconds, plan.fitting(step, seconds)
+    while step < steps:
+        for group, peak in peaks:
+            group["lr"] = peak * rate_factor(step, steps, plan.decay)
+        loss = learn(draw(step).to(device), step)
+        for module in trained.values():  # each alone, so that it learns the same beside others
+            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+        step, now = step + 1, time.perf_counter()
+        steps = plan.fitting(step, now - begin)
+        if step == steps or step % CURVE_STEPS == 0:
+            print(*trained, f"step={step} of {steps} loss={loss.item():.4g} hours={(now - begin) / 3600:.3g}", flush=True)
+            for name, points in evaluate().items():
+                _extend_curve(into / name / "curve.csv", step, points)
+        if step == steps or now - saved >= CHECKPOINT_SECONDS:
+            _save(model, optimisers, checkpoint, step, now - begin)
+            saved = now
+
+
+def _extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
     """Adds the points of a step to a curve; points from this step on, of an interrupted run, are replaced."""
     points.insert(0, "step", step)
     with suppress(FileNotFoundError):
@@ -88,70 +117,28 @@ def extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
     points.to_csv(path, index=False)
 
 
-def run(model: nn.Module, draw: Callable[[int], torch.Tensor], plan: TrainingPlan,
-        learn: Callable[[torch.Tensor, int], torch.Tensor], folder: Path, *,
-        checkpoint_seconds: float = CHECKPOINT_SECONDS, report: Callable[[dict], None] = print) -> dict:
-    """Trains in place, from the checkpoint in `folder` if there is one, and returns the last report.
-
-    draw(step): the windows of a step. learn(windows, step): leaves gradients in the model and returns the loss. A
-    report has step, loss, tokens, tokens per second and the hours that are left.
-    """
-    optimisers = optimisers_of(model, plan.learning_rate)
-    device = next(model.parameters()).device
-    step, before = _resume(model, optimisers, folder)
-    model.train()
-    steps, summed, done, record = plan.fitting(step, before), 0.0, 0, {}
-    begin = since = saved = time.perf_counter()
-    while step < steps:
-        for group in (group for optimiser in optimisers for group in optimiser.param_groups):
-            group["lr"] = group["peak"] * rate_factor(step, steps, plan.decay)
-        value = learn(draw(step).to(device), step)
-        for part in model.values() if isinstance(model, nn.ModuleDict) else [model]:  # heads, which learn side by side
-            nn.utils.clip_grad_norm_(part.parameters(), 1.0)
-        for optimiser in optimisers:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-        summed, done, step, now = summed + value.item(), done + 1, step + 1, time.perf_counter()
-        steps = plan.fitting(step, before + now - begin)
-        if step == steps or step % REPORT_STEPS == 0 or now - since > REPORT_SECONDS:
-            record = dict(step=step, loss=summed / done, tokens=step * plan.rows * plan.length,
-                          tokens_a_second=done * plan.rows * plan.length / (now - since),
-                          hours_left=(steps - step) * (now - since) / done / 3600)
-            report(record)
-            summed, done, since = 0.0, 0, time.perf_counter()
-        if step == steps or time.perf_counter() - saved >= checkpoint_seconds:
-            _save(model, optimisers, folder, step, before + now - begin)
-            saved = time.perf_counter()
-    model.eval()
-    return record
-
-
-def _save(model: nn.Module, optimisers: list, folder: Path, step: int, spent: float) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    tensors = {"step": torch.tensor(step), "seconds": torch.tensor(spent)}
+def _save(model: nn.Module, optimisers: list, path: Path, step: int, seconds: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {"step": torch.tensor(step), "seconds": torch.tensor(seconds)}
     tensors |= {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
     for index, optimiser in enumerate(optimisers):
         for number, state in optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{index}.{number}.{key}": torch.as_tensor(value) for key, value in state.items()}
-    temporary = folder / "checkpoint.partial"
-    save_file(tensors, temporary)
-    os.replace(temporary, folder / "checkpoint.safetensors")
+            tensors |= {f"optimiser.{index}.{number}.{name}": value for name, value in state.items()}
+    save_file(tensors, path.with_suffix(".partial"))
+    os.replace(path.with_suffix(".partial"), path)
 
 
-def _resume(model: nn.Module, optimisers: list, folder: Path) -> tuple[int, float]:
-    """The steps that the checkpoint has, which is loaded, and the seconds that they took; none without one."""
-    path = folder / "checkpoint.safetensors"
-    if not path.exists():
-        return 0, 0.0
+def _resume(model: nn.Module, optimisers: list, path: Path) -> tuple[int, float]:
+    """The steps that the checkpoint has, which is loaded, and the seconds that they took."""
     tensors = load_file(path)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[f"model.{name}"])
-    for index, optimiser in enumerate(optimisers):
-        states: dict[int, dict] = {}
-        for key, value in tensors.items():
-            if key.startswith(f"optimiser.{index}."):
-                _, _, number, field = key.split(".", 3)
-                states.setdefault(int(number), {})[field] = value
-        optimiser.load_state_dict({"state": states, "param_groups": optimiser.state_dict()["param_groups"]})
+    states = [defaultdict(dict) for _ in optimisers]
+    for key, value in tensors.items():
+        if key.startswith("optimiser."):
+            _, index, number, name = key.split(".")
+            states[int(index)][int(number)][name] = value
+    for optimiser, state in zip(optimisers, states):
+        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
     return int(tensors["step"]), float(tensors["seconds"])

@@ -32,47 +32,38 @@ EMBEDDED = 0.1  # root mean square of the first embeddings: well above one step 
 ROWS_PER_PASS = 2
 
 
-def make(target_name: str, folder: Path, *, plan: loop.TrainingPlan = PLAN, sizes: Mapping[str, int] = SIZES,
-         name: str = NAME, device: str = "cpu", compiled: bool = True) -> LlamaForCausalLM:
+def make(target_name: str, folder: Path, plan: loop.TrainingPlan = PLAN, layers: int = SIZES["num_hidden_layers"],
+         device: str = "cpu") -> LlamaForCausalLM:
     """Distils a student from a target that has written text (`own_text`), and whose frequent tokens are listed.
 
-    Writes config, weights and curve.csv to folder/TARGET/NAME; an interrupted training resumes. ValueError without such
-    text.
+    Writes config, weights and curve.csv to folder/TARGET/NAME, or NAME-LAYERS; an interrupted training resumes.
+    ValueError without such text.
     """
-    own_text.check_there(short := Path(target_name).name)
-    frequent = vocabulary.shipped(short, FREQUENT)
+    short, name = Path(target_name).name, NAME if layers == SIZES["num_hidden_layers"] else f"{NAME}-{layers}"
     pair = load_pair(target_name, dtype="auto", device=device)
-    target, into = pair.target.requires_grad_(False), folder / short / name
     draw, held_out = own_text.lessons(pair, short, folder, plan)
+    frequent = vocabulary.shipped(short, FREQUENT)
     torch.manual_seed(plan.seed)  # for the initial weights; each batch is a function of seed and step
-    model = student(target, sizes).to(device)
-    train(model, target, draw, held_out, frequent, plan, into, compiled=compiled)
-    shipped = LlamaForCausalLM(model.config)
-    shipped.load_state_dict(model.state_dict())
-    shipped.to(torch.bfloat16).save_pretrained(into)
+    model = student(pair.target.requires_grad_(False), SIZES | {"num_hidden_layers": layers}).to(device)
+    train({name: model}, pair.target, draw, held_out, frequent, plan, folder / short)
+    model.to(torch.bfloat16).save_pretrained(folder / short / name)
     return model
 
 
 def student(target, sizes: Mapping[str, int]) -> LlamaForCausalLM:
     """A new Llama with the target's vocabulary, window and rotation, and with tied embeddings."""
-    settings = target.config.get_text_config()
+    settings, width = target.config.get_text_config(), sizes["hidden_size"]
     model = LlamaForCausalLM(LlamaConfig(
         **sizes, tie_word_embeddings=True, **{name: getattr(settings, name) for name in (
             "vocab_size", "max_position_embeddings", "rope_parameters", "rms_norm_eps", "bos_token_id", "eos_token_id",
             "pad_token_id")}))
     with torch.no_grad():
-        start = principal_components(target.get_input_embeddings().weight.float().cpu(), sizes["hidden_size"])
-        model.model.embed_tokens.weight.copy_(EMBEDDED * start)
-        model.model.norm.weight.fill_(1 / (EMBEDDED * sizes["hidden_size"] ** 0.5))  # logits of size 1
+        weight = target.get_input_embeddings().weight.float().cpu()
+        components, scales, _ = torch.linalg.svd(weight - weight.mean(0), full_matrices=False)
+        start = components[:, :width] * scales[:width]
+        model.model.embed_tokens.weight.copy_(EMBEDDED * start / start.square().mean().sqrt())
+        model.model.norm.weight.fill_(1 / (EMBEDDED * width**0.5))  # logits of size 1
     return model
-
-
-def principal_components(weight: Tensor, count: int) -> Tensor:
-    """The first `count` principal components float[V, count] of rows float[V, H], scaled to a root mean square of 1."""
-    centred = weight - weight.mean(0)
-    directions = torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -count:]
-    components = centred @ directions
-    return components / components.square().mean().sqrt()
 
 
 def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
@@ -81,62 +72,55 @@ def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
     return F.kl_div(log_probs, probs, reduction="none").sum(-1).mean()
 
 
-def train(model: LlamaForCausalLM, target, draw: Draw, held_out: Windows, frequent: Tensor, plan: loop.TrainingPlan,
-          into: Path, *, compiled: bool = True, curve_every: int = loop.CURVE_STEPS) -> None:
-    """Trains in place, with checkpoints under `into`/checkpoints and the held-out curve in `into`/curve.csv.
+def train(trained: Mapping[str, LlamaForCausalLM], target, draw: Draw, held_out: Windows, frequent: Tensor,
+          plan: loop.TrainingPlan, into: Path) -> None:
+    """Trains a student, by name, in place; the held-out curve is in `into`/NAME/curve.csv, checkpoints beside it.
 
-    frequent: the tokens int64[K] of every step's loss. compiled: whether the softmax over the vocabulary is fused.
+    frequent: the tokens int64[K] of every step's loss.
     """
+    [(name, model)] = trained.items()
     device, output, heat = next(model.parameters()).device, target.get_output_embeddings().weight, plan.temperature
     others = torch.from_numpy(np.setdiff1d(np.arange(len(output)), frequent.numpy()))
-    fused = torch.compile(divergence, dynamic=True) if compiled else divergence
+    fused = torch.compile(divergence, dynamic=True)
 
     def learn(windows: Windows, step: int) -> Tensor:
         drawn = others[torch.randperm(len(others), generator=plan.generator(step))[:OTHERS]]
         columns, total = torch.cat([frequent, drawn]).to(device), torch.zeros((), device=device)
         for part in windows.split(ROWS_PER_PASS):
             with loop.autocast(device):
-                states, teacher_states = _states(model, target, part)
-                both = F.linear(states, model.lm_head.weight[columns]), F.linear(teacher_states, output[columns])
-                loss = heat**2 * fused(*(logits / heat for logits in both))  # Hinton et al. 2015, section 2
+                loss = heat**2 * fused(*(logits / heat for logits in _logits(model, target, part, columns)))  # as heads
             share = len(part.tokens) / len(windows.tokens)
             (loss * share).backward()
             total += loss.detach() * share
         return total
 
-    def report(record: dict) -> None:
-        print(into.name, *(f"{key}={value:.4g}" for key, value in record.items()), flush=True)
-        if record["step"] % curve_every == 0 or not record["hours_left"]:
-            point = {"trained": record["tokens"], "tokens_a_second": round(record["tokens_a_second"]),
-                     "training_nats": round(record["loss"], 4), **evaluate(model, target, held_out, frequent)}
-            loop.extend_curve(into / "curve.csv", record["step"], pd.DataFrame([point]))
+    def points() -> dict[str, pd.DataFrame]:
+        return {name: pd.DataFrame([evaluate(model, target, held_out)])}
 
-    loop.run(model, draw, plan, learn, into / "checkpoints", report=report)
+    loop.run(trained, draw, plan, learn, points, into)
 
 
 @torch.no_grad()
-def evaluate(model: LlamaForCausalLM, target, held_out: Windows, frequent: Tensor) -> dict[str, float]:
-    """A student on held-out text: `nats` of divergence over the whole vocabulary; `agreement`, the share of the
-    target's favourites that are the student's among the `frequent` tokens, and `whole`, among all; tokens of these
-    means.
+def evaluate(model: LlamaForCausalLM, target, held_out: Windows) -> dict[str, float]:
+    """A student on held-out text: `nats` of divergence, and `agreement`, the share of the target's favourites that are
+    the student's; tokens of these means.
     """
-    device, output = next(model.parameters()).device, target.get_output_embeddings().weight
-    sums, tokens, columns = torch.zeros(3, dtype=torch.float64), 0, frequent.to(device)
-    for windows in held_out.to(device).split(1):
-        with loop.autocast(device):
-            states, teacher_states = _states(model, target, windows)
-            logits, teacher_logits = F.linear(states, model.lm_head.weight), F.linear(teacher_states, output)
-        favourite = teacher_logits.argmax(-1)
-        sums += torch.stack([divergence(logits, teacher_logits) * len(logits), (logits.argmax(-1) == favourite).sum(),
-                             (columns[logits[:, columns].argmax(-1)] == favourite).sum()]).double().cpu()
+    sums, tokens = torch.zeros(2, dtype=torch.float64), 0
+    for windows in held_out.to(target.device).split(1):
+        with loop.autocast(target.device):
+            logits, teacher_logits = _logits(model, target, windows, slice(None))
+        agreed = (logits.argmax(-1) == teacher_logits.argmax(-1)).sum()
+        sums += torch.stack([divergence(logits, teacher_logits) * len(logits), agreed]).double().cpu()
         tokens += len(logits)
-    nats, whole, agreement = (round(value, 4) for value in (sums / tokens).tolist())
-    return {"nats": nats, "agreement": agreement, "whole": whole, "tokens": tokens}
+    nats, agreement = (round(value, 4) for value in (sums / tokens).tolist())
+    return {"nats": nats, "agreement": agreement, "tokens": tokens}
 
 
-def _states(model: LlamaForCausalLM, target, windows: Windows) -> tuple[Tensor, Tensor]:
-    """The student's last hidden states [N, h] and the target's [N, H] at the learned places of some rows."""
+def _logits(model: LlamaForCausalLM, target, windows: Windows, columns: Tensor | slice) -> tuple[Tensor, Tensor]:
+    """The student's logits [N, K] of some tokens and the target's, at the learned places of some rows."""
     tokens, learned = windows.tokens[:, :-1], windows.learned
     with torch.no_grad():
-        teacher_states = target.base_model(tokens, use_cache=False).last_hidden_state
-    return model.model(tokens, use_cache=False).last_hidden_state[learned], teacher_states[learned]
+        teacher = target.base_model(tokens, use_cache=False).last_hidden_state[learned]
+        teacher_logits = F.linear(teacher, target.get_output_embeddings().weight[columns])
+    states = model.model(tokens, use_cache=False).last_hidden_state[learned]
+    return F.linear(states, model.lm_head.weight[columns]), teacher_logits
