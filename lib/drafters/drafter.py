@@ -46,7 +46,7 @@ class Drafter:
     The loop calls `start`, `commit` with the first roots, then `propose` and `commit` in each round; `select` where
     rows have ended. A new drafter has to define `propose` alone, which may draft fewer nodes than the shape has, and
     refuses growth rules by `static(shape)` if it cannot grow. The other methods keep `roots`, each row's last committed
-    token, which the cache of the target lacks. Everything else is a member with a default.
+    token. Everything else is a member with a default.
 
     calls: forward passes of the drafter's model since it was made.
     idle_passes: those that a round takes in which it drafts nothing.
@@ -97,8 +97,8 @@ class Drafter:
         return type(self).read_ahead is not Drafter.read_ahead
 
     def ask_probs(self, needed: bool) -> None:
-        """Whether drafts of chosen children have to carry the drafter's probabilities, for a rule that compares with
-        them; until the next call. A drafter that has none gives none.
+        """Whether drafts of chosen children have to carry the drafter's probabilities, if it has some, for a rule that
+        compares with them.
         """
         self.with_probs = needed
 
@@ -128,10 +128,9 @@ class Drafter:
 
         texts int64[T_i]: prompts and their continuations; starts: the position of the first root in each, at least 1.
         A row has n_i = T_i - 1 - starts[i] transitions, L = max(1, their largest number). Entry [i, t, d] is that of
-        the token d + 1 places after root t, token starts[i] + t, among the drafter's candidates d + 1 tokens ahead in
-        a round that starts at this root and follows the text: rank 0 for the drafter's favourite, for equals the lower
-        token first; -1 and 0 after the end of a row; a rank beyond all others for a token that it cannot propose. As
-        in live decoding the target has no hidden state of the root yet.
+        the token d + 1 places after root t, token starts[i] + t, among the drafter's candidates in a round that starts
+        at this root and follows the text: rank 0 for its favourite, for equals the lower token first; -1 and 0 after
+        the end of a row; a rank beyond all others for a token that it cannot propose.
         """
         raise ValueError(f"a {type(self).__name__} cannot be recorded in a trace: its drafts depend on more than the "
                          "text and the path; decode with it live")
@@ -142,7 +141,7 @@ class NoDrafter(Drafter):
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """The roots alone."""
-        return alone(self.roots)
+        return [Draft(ROOT_ALONE, torch.tensor([root]), "top_k") for root in self.roots]
 
 
 class TextDrafter(Drafter):
@@ -178,22 +177,14 @@ class TextDrafter(Drafter):
         self.texts = [self.texts[row] for row in rows]
 
 
-def alone(roots: Sequence[int]) -> list[Draft]:
-    """Drafts without a draft token: each root by itself."""
-    return [Draft(ROOT_ALONE, torch.tensor([root]), "top_k") for root in roots]
-
-
 def added_tokens(drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int]) -> list[list[int]]:
-    """For each row the tokens that a round adds to the text: those of its accepted nodes, then its bonus token.
-
-    Without drafts, in the commit of the first roots, no row has accepted nodes.
-    """
+    """For each row the tokens that a round adds to the text: those of its accepted nodes, then its bonus token."""
     return [[*drafts[row].tokens_of(nodes), token] if nodes else [token]
             for row, (nodes, token) in enumerate(zip(accepted, bonus, strict=True))]
 
 
 def static(shape: Tree | Growth) -> Tree:
-    """The shape, for a drafter that has no probabilities to grow a tree by. ValueError for a growth rule."""
+    """The shape. ValueError for a growth rule, for drafters that have no probabilities."""
     if not isinstance(shape, Tree):
         raise ValueError(f"{shape.name!r} grows from probabilities, which this drafter has none of; give a static "
                          "shape, such as 'kary:2@16'")

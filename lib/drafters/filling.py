@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from lib.drafters.drafter import part_of
 from lib.drafters.levels import Level, plan
 from lib.forward.reduced import ReducedOutput
 from lib.lab.processor import one_thread
 from lib.trees.growth import Candidates, Growth, next_level
-from lib.trees.tree import NO_PARENT, ROOT, Tree
+from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 from lib.verify.rules import without
 from lib.verify.warping import best_token, warp
@@ -79,7 +80,7 @@ class Filling:
 
     A drafter asks for `next_level`, and gives its nodes their children with `grow`, until no level is left. A slot is a
     node of the static shape, or a candidate of a growing tree. With samples a slot of a shape stays empty where a
-    sibling before it drew its token, and so do the slots below it.
+    sibling before it drew its token, and so do the slots below it; a node's rank is that of its slot.
 
     keep_probs: whether "top_k" drafts carry the distributions too, which rules do not need.
     output: the output layer that made the logits, where they are those of some tokens alone.
@@ -205,26 +206,16 @@ class Filling:
                 tokens = torch.from_numpy(tokens[slots])
             elif self.proposal != "top_k":
                 slots = sorted(self.counts[row])
-                tree, tokens = self._filled_part(slots), tokens[slots]
+                tree, tokens = part_of(self.shape, tuple(slots)), tokens[slots]
                 counts = torch.tensor([self.counts[row][slot] for slot in slots])
             drafts.append(Draft(tree, tokens, self.proposal, self._probs(row, slots), counts, reach))
             places.append({node: place_of_slot[slot] for node, slot in enumerate(slots) if slot in place_of_slot})
         return drafts, places
 
-    def _filled_part(self, slots: list[int]) -> Tree:
-        """The tree of the filled slots of a shape; the rank of a node tells when its token was first drawn."""
-        node_of = {slot: node for node, slot in enumerate(slots)}
-        parents = [int(self.shape.parents[slot]) for slot in slots[1:]]
-        rank = [self.shape.children(parent).index(slot) for parent, slot in zip(parents, slots[1:])]
-        return Tree([NO_PARENT] + [node_of[parent] for parent in parents], [0] + rank)
-
     def _probs(self, row: int, slots: Sequence[int]) -> Tensor | None:
         """float[m, V]: the distribution that the children of each of these slots came from; zeros at leaves."""
-        if not self.probs[row]:
+        probs = self.probs[row]
+        if not probs:
             return None if self.proposal == "top_k" else torch.zeros(len(slots), 1)  # a root alone: nothing was drawn
-        like = next(iter(self.probs[row].values()))
-        probs = like.new_zeros(len(slots), len(like))
-        for index, slot in enumerate(slots):
-            if slot in self.probs[row]:
-                probs[index] = self.probs[row][slot]
-        return probs
+        nothing = torch.zeros_like(probs[ROOT])
+        return torch.stack([probs.get(slot, nothing) for slot in slots])

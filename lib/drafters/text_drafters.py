@@ -24,8 +24,8 @@ class LookupDrafter(TextDrafter):
     """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes the tokens after them
     (Saxena 2023).
 
-    Of the matches for one n the most recent comes first. A shape gives the number of nodes and their depth; the
-    continuations fill it as a trie, so that agreeing matches share a path. Without a match nothing is drafted.
+    A shape gives the number of nodes and their depth; the continuations fill it as a trie, so that agreeing matches
+    share a path. Without a match nothing is drafted.
     """
 
     def __init__(self, longest: int = 4, shortest: int = 1):
@@ -45,9 +45,8 @@ class LookupDrafter(TextDrafter):
 class SuffixAutomatonDrafter(TextDrafter):
     """Proposes the tokens after the longest earlier match of the text's suffix, then those after shorter ones.
 
-    Matches have any length from `shortest` tokens on (an n-gram look-up has a longest), and finding one takes amortised
-    constant time per token (Hu et al. 2024, SAM-Decoding, section 3.2). A shape gives the number of nodes and their
-    depth; the continuations fill it as a trie. Without a match nothing is drafted.
+    Matches have any length from `shortest` tokens on, and finding one takes amortised constant time per token (Hu et
+    al. 2024, SAM-Decoding, section 3.2). The continuations fill a shape as those of `LookupDrafter` do.
     """
 
     def __init__(self, shortest: int = 1):
@@ -146,15 +145,13 @@ def save_tables(tables: NgramTables, folder: Path, record: Mapping[str, object])
 def load_tables(folder: str | Path, target) -> NgramTables:
     """Tables that `save_tables` wrote, context.N [E, N] and said.N [E]. ValueError where they do not fit the target."""
     vocabulary, (settings, tensors) = target.config.get_text_config().vocab_size, read(folder, Path(folder))
-    if settings.get("kind") != NGRAMS or not isinstance(settings.get("orders"), int):
-        raise ValueError(f"{folder} holds {settings.get('kind')!r}, not {NGRAMS!r} of some orders; name another folder")
-    if settings.get("vocab_size") != vocabulary:
-        raise ValueError(f"{folder} was counted of a target with vocab_size {settings.get('vocab_size')}, this one has "
-                         f"{vocabulary}; take the tables of this target")
+    if (settings.get("kind"), settings.get("vocab_size")) != (NGRAMS, vocabulary):
+        raise ValueError(f"{folder} holds {settings.get('kind')!r} of a target with vocab_size "
+                         f"{settings.get('vocab_size')}, not {NGRAMS!r} of one with {vocabulary}; name another folder")
     orders = []
-    for n in range(1, settings["orders"] + 1):
+    for n in range(1, 1 + sum(name.startswith("context.") for name in tensors)):
         contexts, tokens = (tensors.get(f"{name}.{n}", torch.empty(0)) for name in ("context", "said"))
-        if tokens.dim() != 1 or contexts.shape != (len(tokens), n) or f"said.{n}" not in tensors:
+        if tokens.dim() != 1 or contexts.shape != (len(tokens), n):
             raise ValueError(f"{folder}: context.{n} is {list(contexts.shape)} and said.{n} {list(tokens.shape)}, not "
                              f"[E, {n}] and [E]; count the tables anew")
         contexts, tokens = contexts.tolist(), tokens.tolist()

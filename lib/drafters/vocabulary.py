@@ -1,7 +1,5 @@
-"""Reduced draft vocabularies (Zhao et al. 2025, FR-Spec): draft models propose the target's most frequent tokens alone.
-
-Verification stays over the full vocabulary, so nothing is lost; the draft model's output layer, most of the cost of a
-small one, is read in part.
+"""Reduced draft vocabularies (Zhao et al. 2025, FR-Spec): draft models propose the target's most frequent tokens alone,
+and read that part of their output layer; verification stays over the full vocabulary.
 """
 
 from typing import Iterable, Sequence
@@ -18,32 +16,27 @@ REDUCED = 8192  # tokens of a reduced vocabulary where a list of them ships
 
 
 def drafting(model, pair, vocabulary: int | Tensor | None):
-    """A draft model for a pair: without padding that the target's vocabulary does not have, and over these tokens.
+    """A draft model for a pair, over the tokens of the target's vocabulary, or some of them. ValueError without a model.
 
-    vocabulary: tokens int64[K]; or K, for the K tokens that the target writes most often; None for all. ValueError as
-    for `shipped`, and for a pair without a draft model (None).
+    vocabulary: tokens int64[K]; or K, for the K tokens that the target writes most often (see `shipped`).
     """
     if model is None:
         raise ValueError("the pair has no draft model; load a pair that has one, or take a drafter that needs none, "
                          "such as 'sam'")
     model = first_tokens(model, pair.target.config.get_text_config().vocab_size)
-    if vocabulary is None:
-        return model
-    return reduced(model, vocabulary if isinstance(vocabulary, Tensor) else shipped(pair.target_name, vocabulary))
+    if isinstance(vocabulary, int):
+        vocabulary = shipped(pair.target_name, vocabulary)
+    return model if vocabulary is None else reduced(model, vocabulary)
 
 
 def shipped(target: str, count: int) -> Tensor:
-    """The `count` tokens int64 that a target writes most often, the most frequent first. ValueError where no list of
-    them ships, and for more tokens than it has.
-    """
+    """The `count` tokens int64 that a target writes most often, the most frequent first. ValueError where fewer ship."""
     if not ships(target):
-        raise ValueError(f"no list of frequent tokens ships for target {target!r}, so vocabulary={count} is unknown; "
-                         "pass the tokens themselves as int64[K], such as most_frequent(texts)[:K] of the target's own "
-                         "texts, or leave vocabulary out")
+        raise ValueError(f"no list of frequent tokens ships for target {target!r}; pass the tokens as int64[K], such "
+                         "as most_frequent(texts)[:K] of the target's own texts, or leave vocabulary out")
     tokens = torch.from_numpy(np.load(SHIPPED / target / FILE, allow_pickle=False).astype(np.int64))
     if not 0 < count <= len(tokens):
-        raise ValueError(f"vocabulary is {count}; the list of target {target!r} has {len(tokens)} tokens: give 1 to "
-                         f"{len(tokens)}")
+        raise ValueError(f"vocabulary is {count}; target {target!r} lists fewer: give 1 to {len(tokens)}")
     return tokens[:count]
 
 

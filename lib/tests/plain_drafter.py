@@ -71,8 +71,7 @@ class PlainDrafter(TextDrafter):
                 for draw, token, count in SAMPLERS[self.proposal](probs[slot], len(children), draws):
                     path[children[draw]], counts[children[draw]] = (*path[slot], token), count
         slots = sorted(path)
-        ranks = [shape.children(shape.parents[slot]).index(slot) for slot in slots[1:]]
-        tree = Tree([NO_PARENT] + [slots.index(shape.parents[slot]) for slot in slots[1:]], [0] + ranks)
+        tree = Tree([NO_PARENT] + [slots.index(shape.parents[slot]) for slot in slots[1:]], shape.rank[slots])
         empty = torch.zeros(len(probs[ROOT]) if probs else 1)
         return Draft(tree, torch.tensor([text[-1]] + [path[slot][-1] for slot in slots[1:]]), self.proposal,
                      torch.stack([probs.get(slot, empty).double() for slot in slots]),
