@@ -141,7 +141,7 @@ class NoDrafter(Drafter):
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """The roots alone."""
-        return [Draft(ROOT_ALONE, torch.tensor([root]), "top_k") for root in self.roots]
+        return alone(self.roots)
 
 
 class TextDrafter(Drafter):
@@ -175,6 +175,11 @@ class TextDrafter(Drafter):
     def select(self, rows: list[int]) -> None:
         """Keeps the texts of these rows."""
         self.texts = [self.texts[row] for row in rows]
+
+
+def alone(roots: Sequence[int]) -> list[Draft]:
+    """Drafts without a draft token: each root by itself."""
+    return [Draft(ROOT_ALONE, torch.tensor([root]), "top_k") for root in roots]
 
 
 def added_tokens(drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int]) -> list[list[int]]:

@@ -65,8 +65,7 @@ class SuffixAutomaton:
     A state stands for strings that end at the same places; its `link` is the longest of their suffixes that also occurs
     elsewhere. So the link of the whole text's state is the longest suffix of the text that occurred before, and further
     links give shorter ones. `ends` holds one place after each state's strings: the last place at which they were the
-    longest match, or else their first. (Keeping the last place for every state would take more than constant time.)
-    (Blumer et al. 1985)
+    longest match, or else their first. (Blumer et al. 1985)
     """
 
     def __init__(self):
@@ -99,7 +98,7 @@ class SuffixAutomaton:
     def matches(self) -> Iterator[tuple[int, int]]:
         """Suffixes of the text that occurred before, longest first, as (length, place after an earlier occurrence).
 
-        For each suffix first the place in `ends`, then one place for each token that ever followed it, newest first.
+        For each suffix first the place in `ends`, then one for each token that ever followed it, newest first.
         """
         state = self.links[self.last]
         while state > START:
@@ -143,17 +142,15 @@ class NgramTables:
 
     def next_token(self, context: Context) -> int | None:
         """The token after the longest end of a context that has one; None without one."""
-        ends = (context[-n:] for n in range(len(self.orders), 0, -1) if n <= len(context))
-        return next((self.orders[len(end) - 1][end] for end in ends if end in self.orders[len(end) - 1]), None)
+        found = (order.get(context[-n:]) for n, order in reversed([*enumerate(self.orders, start=1)]))
+        return next((token for token in found if token is not None), None)
 
 
 def count_tables(tokens: Sequence[int], indices: Sequence[int], entries: Sequence[int], vocabulary: int) -> NgramTables:
-    """Tables with at most `entries` entries for each length of context, the shortest first.
+    """Tables with at most `entries` entries for each length of context, the shortest first: those that predict the most
+    tokens correctly that shorter entries do not, at least two.
 
-    tokens: texts one after another. indices: of the tokens in them that the target wrote, none of which has
-    fewer tokens before it than the longest context has.
-    An entry's gain is the number of tokens after its context that it predicts correctly, minus that of the shorter
-    entries; the entries of largest gain are kept, if it is at least two.
+    tokens: texts one after another. indices: of the tokens in them that the target wrote, past the longest context.
     """
     tables = NgramTables((), vocabulary)
     for n, most in enumerate(entries, start=1):

@@ -13,9 +13,8 @@ from lib.verify.draft import Draft, Draws
 
 
 class Wrapper(Drafter):
-    """A drafter made of others, all of which read the kept tokens, whichever of them drafted these.
-
-    A kind defines `propose`, which keeps as `drafts` the drafts that it gives. `drafter` is the last of `drafters`.
+    """A drafter made of others, all of which read the kept tokens. A kind defines `propose`, which keeps as `drafts` the
+    drafts that it gives. `drafter` is the last of `drafters`.
     """
 
     drafter = property(lambda self: self.drafters[-1])
@@ -27,7 +26,6 @@ class Wrapper(Drafter):
 
     def __init__(self, *drafters: Drafter):
         self.drafters = drafters
-        self.drafts: Sequence[Draft] = ()
 
     def ask_probs(self, needed: bool) -> None:
         """Asks all of them."""
@@ -36,7 +34,7 @@ class Wrapper(Drafter):
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Starts all of them on the prompts int64[T]."""
-        self.drafts = ()
+        self.drafts: Sequence[Draft] = ()
         for drafter in self.drafters:
             drafter.start(prompts)
 
@@ -53,8 +51,8 @@ class Wrapper(Drafter):
 
 
 class FirstBranch(Wrapper):
-    """Another drafter, of whose drafts the path of first children is kept, for engines and targets that take chains
-    alone: look-up drafts a tree for a chain where less text than the chain is long follows a match.
+    """Another drafter, of whose drafts the path of first children is kept, for what takes chains alone: look-up drafts a
+    tree for a chain where less text than the chain is long follows a match.
     """
 
     traits = property(attrgetter("drafter.traits"))
@@ -62,13 +60,10 @@ class FirstBranch(Wrapper):
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """One chain per row."""
-        self.drafts = [first_branch(draft) for draft in self.drafter.propose(shape, draws)]
+        self.drafts = []
+        for draft in self.drafter.propose(shape, draws):
+            nodes = [ROOT]
+            while children := draft.tree.children(nodes[-1]):
+                nodes.append(children[0])
+            self.drafts.append(draft if draft.tree.is_path else draft.part(chain(len(nodes) - 1), nodes))
         return self.drafts
-
-
-def first_branch(draft: Draft) -> Draft:
-    """The path of a draft's first children."""
-    nodes = [ROOT]
-    while children := draft.tree.children(nodes[-1]):
-        nodes.append(children[0])
-    return draft if len(nodes) == draft.tree.size else draft.part(chain(len(nodes) - 1), nodes)
