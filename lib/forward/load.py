@@ -17,9 +17,8 @@ Formats = tuple[tuple[torch.dtype, str], tuple[torch.dtype, str]]  # of the acti
 def formats_of(dtype: Format, device: str | torch.device = "cpu") -> Formats:
     """The number format of the activations and the kind of weights (`packed.KINDS`), of target and drafter.
 
-    dtype: a number format, "auto" (`checks.own_dtype`), or "int8" or "stored" for weights of this kind, of both models,
-    or of each as "float32|int8". Activations beside int8 weights are in the device's own format, beside stored ones in
-    float32. PairError for other words.
+    dtype: a number format, "auto", "int8" (with activations as by "auto") or "stored" (in float32), of both models or
+    of each, as "float32|int8". PairError for other words.
     """
     parts, choices = checks.dtype_name(dtype).split("|"), (*DTYPES, AUTO, INT8, STORED)
     if len(parts) > 2 or not {*parts} <= {*choices}:
@@ -30,12 +29,12 @@ def formats_of(dtype: Format, device: str | torch.device = "cpu") -> Formats:
 
 
 def dtypes_of(dtype: Format, device: str | torch.device = "cpu") -> tuple[torch.dtype, torch.dtype]:
-    """The number formats of the activations of target and drafter; see `formats_of`."""
+    """The number formats of the activations alone."""
     return tuple(activations for activations, _ in formats_of(dtype, device))
 
 
 def load_pair(name: str, dtype: Format = AUTO, device: str = "cpu") -> Pair:
-    """One pair; see `load_pairs`."""
+    """As `load_pairs`."""
     return load_pairs([name], dtype, device)[0]
 
 
@@ -69,10 +68,9 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, devi
 
 
 def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
-    """Pairs that one call of `load_pairs` gave once more, all their models in another number format if one is given.
+    """Loads pairs of one call of `load_pairs` once more, in another number format if one is given.
 
-    dtype: as there; of "stored", a draft model that is no GGUF file takes the processor's own format. PairError as
-    there.
+    dtype: as there; for "stored", a draft model that is no GGUF file is loaded as "auto".
     """
     load_as_before, (names, *settings), _ = pairs[0].made_by[1]
     names = [names[index] for *_, index in (pair.made_by[1] for pair in pairs)]

@@ -27,7 +27,6 @@ ONE_MORE = {"Gemma2RMSNorm", "Gemma3RMSNorm"}  # whose factor is one more than t
 
 
 def _fields(kind: type, names: str) -> list[tuple[str, type]]:
-    """Fields of one type in a struct."""
     return [(name, kind) for name in names.split()]
 
 
@@ -72,10 +71,9 @@ class LevelStruct(ctypes.Structure):
 class Levels:
     """The levels of a tree of `size` nodes as `NativeBlocks.fill` takes them, the root's first.
 
-    levels: one tuple per level (slots, below, offsets, mask).
-        slots: int64[k] of the level's nodes.
-        below: int64[c, 3], for each of their children the parent's place in the level, its rank and its slot.
-        offsets, mask: as a block of these nodes takes them; None for the first level.
+    levels: one tuple per level (slots, below, offsets, mask). slots: int64[k] of its nodes. below: int64[c, 3], for
+        each of their children the parent's index in the level, its rank and its slot. offsets, mask: as a block of
+        these nodes takes them; None for the first level.
     """
 
     def __init__(self, size: int, levels: Sequence[tuple[Tensor, Tensor, Tensor | None, Tensor | None]]):
@@ -116,9 +114,8 @@ def _check(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | N
 
 
 class Angles:
-    """Cosines and sines float32[P, d / 2] of a rotary embedding by position; P doubles as texts grow.
-
-    kind: of layers, for an embedding with angles of their own for each.
+    """Cosines and sines float32[P, d / 2] of a rotary embedding, of a kind of layers, by position; P doubles as texts
+    grow.
     """
 
     def __init__(self, rotary: nn.Module, kind: str = ""):
@@ -126,9 +123,7 @@ class Angles:
         self.rotary, self.tables = rotary, (torch.zeros(0, 0), torch.zeros(0, 0))
 
     def up_to(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Both tables, for at least all positions below this one. Larger ones replace them and leave these as they are,
-        which another thread may read.
-        """
+        """Both tables for all positions below this one; another thread may still read the smaller ones."""
         tables = self.tables
         if positions > len(tables[0]):
             longer = torch.arange(max(positions, 2 * len(tables[0]), 512))[None]
@@ -140,14 +135,11 @@ class Angles:
 class NativeBlocks:
     """Decoder layers of Llama's kind, their final norm and an output layer over a block after a cache's rows.
 
-    layers: modules with self_attn (q_proj, k_proj, v_proj, o_proj; q_norm and k_norm where it has them), mlp
-        (gate_proj, up_proj, down_proj) and post_attention_layernorm, which with a pre_feedforward_layernorm is that of
-        attention's output; without an input_layernorm, attention reads the layer's input.
-    norm, output, embedding: None where there is none.
+    layers: modules of Llama's or Gemma's names; without an input_layernorm, attention reads the layer's input.
 
     Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. Beyond
-    `most_rows` rows PyTorch's operators are faster: without panels. Several threads may call one object at a time.
-    Compiles the C++ at its first use; CannotServe for what it does not serve.
+    `most_rows` rows PyTorch's operators are faster. Several threads may call one object at a time. CannotServe for what
+    it does not serve.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
@@ -178,7 +170,6 @@ class NativeBlocks:
             embedding_scale=float(getattr(embedding, "embed_scale", torch.ones(())).to(self.like.dtype)))
 
     def _take_panels(self, layers: Sequence[nn.Module], output: nn.Module | None) -> None:
-        """Finds the panels of each linear layer, or makes them; None where its weights are read as they are."""
         linears = _linears(layers, output)
         self.panels = {part: panels_of(part) for part in linears}
         plain = [part for part in linears if self.panels[part] is None]
@@ -192,11 +183,11 @@ class NativeBlocks:
         self.most_rows = products.MOST_ROWS if None in self.panels.values() else math.inf
 
     def linear(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """The output layer, or a projection, alone: [..., in] -> [..., out]; see `products.linear`."""
+        """The output layer, or a projection, alone; see `products.linear`."""
         return products.linear(getattr(layer, "weight", None), layer.bias, self.panels[layer], self.like.dtype)
 
     def _factor(self, norm: nn.Module | None) -> int | None:
-        """The address of a norm's factors as float32 numbers, which stay while this object does."""
+        """The address of a norm's factors in float32."""
         if norm is None:
             return None
         self.factors.append(norm.weight.detach().float() + (type(norm).__name__ in ONE_MORE))
@@ -215,11 +206,9 @@ class NativeBlocks:
         normed.
 
         inputs: [B, m, H], of the first layer; with an embedding, tokens int64[B, m].
-        offsets: int64[m] or [B, m], their positions after each row's prefix.
-        cache: a TreeCache; layers are made in an empty one.
+        offsets: int64[m] or [B, m], their positions after each row's prefix. cache: a TreeCache.
         keep: as transformers' logits_to_keep, the last so many nodes of each row (0: all), or these nodes.
         read: [B, m, ...], the input of the first layer's attention, if it is not the layer's.
-        IndexError for a token that the embedding does not have.
         """
         (batch, nodes), call = inputs.shape[:2], self._block(inputs, offsets, cache, mask)
         if read is None and self.layers[0].input_norm is None:
@@ -242,8 +231,7 @@ class NativeBlocks:
 
         Children are their parent's most probable next tokens among the first `choices` rows of the output layer; of
         equal ones the first counts. names: the tokens of these rows, int64[V] and contiguous; None for 0, 1, ...
-        Afterwards the cache holds keys and values of all nodes with children, pending. For blocks with an embedding;
-        errors as above.
+        Afterwards all nodes with children are pending in the cache.
         """
         (batch, nodes), call = tokens.shape, self._block(tokens, offsets, cache, mask, levels.forwarded)
         filled = tokens.new_empty(batch, levels.size)
@@ -256,7 +244,6 @@ class NativeBlocks:
         return filled
 
     def _block(self, inputs: Tensor, offsets: Tensor, cache, mask: SharedMask, ahead: int = 0) -> ForwardStruct:
-        """The struct of a call over a block of nodes, as `__call__` takes them; ahead: as for `_call`."""
         (batch, nodes), pending = inputs.shape[:2], cache.pending
         inputs, offsets, visible = inputs.contiguous(), offsets.contiguous(), mask.visible.contiguous()
         if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
@@ -277,8 +264,8 @@ class NativeBlocks:
         return call
 
     def _call(self, cache, batch: int, nodes: int, ahead: int) -> ForwardStruct:
-        """The struct of one call, with cache slots for its nodes and `ahead` more of each row, and the angles of their
-        `positions`. It holds addresses; `arrays` keeps what they point to.
+        """The struct of one call, with cache slots for its nodes and `ahead` more of each row. It holds addresses;
+        `arrays` keeps what they point to.
         """
         call = ForwardStruct.from_buffer_copy(self.constants)
         if not cache.layers:
@@ -295,7 +282,7 @@ class NativeBlocks:
         return call
 
     def _refuse(self, unknown: int, tokens: Tensor) -> None:
-        """IndexError for a token that the embedding does not have; unknown: its place among the tokens, or -1."""
+        """IndexError for a token that the embedding does not have; unknown: its index, or -1."""
         if unknown >= 0:
             raise IndexError(f"token {tokens.flatten()[unknown]} is none of the embedding's "
                              f"{self.constants.embedding.out}; take the tokenizer that belongs to the model")

@@ -3,8 +3,7 @@
 
 `PackedLinear` and `PackedEmbedding` have weights of fewer bits in place of the model's own: int8 with a scale for each
 output (`quantize_int8`), or the blocks of a GGUF file (`stored`). Where the kernels do not run, a call converts the
-panels, which saves memory and no time. `pack` leaves the weights: it makes the linear layers of a module faster for few
-rows, for which PyTorch's own packs the weights in each call.
+panels, which saves memory and no time. `pack` keeps the weights, and adds panels to a module's linear layers.
 """
 
 import torch
@@ -20,7 +19,7 @@ LARGEST = 127  # of int8, symmetric
 
 
 class _OverPanels(nn.Module):
-    """A module over panels, held as buffers so that they move with its model."""
+    """A module over panels, which are buffers that move with its model."""
 
     def __init__(self, weights: Panels):
         super().__init__()
@@ -43,7 +42,6 @@ class PackedLinear(_OverPanels):
         self.out_features, self.in_features = weights.shape
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out], in the dtype of x."""
         weights = self.panels
         if (x.device.type == "cpu" and weights.takes(x.dtype) and not x.requires_grad
                 and build.unavailable() is None):
@@ -60,7 +58,6 @@ class PackedEmbedding(_OverPanels):
         self.embed_scale = torch.ones(()) if embed_scale is None else embed_scale
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """int64[...] -> [..., in], times the scale."""
         return self.panels.rows(tokens).to(self.dtype) * self.embed_scale.to(self.dtype)
 
 
@@ -119,8 +116,8 @@ def _state_of(weight: Tensor) -> tuple:
 
 
 class _PackedForward:
-    """A linear layer's forward over its weight, in panels of 16 bits where it is such numbers and the copy does not
-    fill the memory; the layer's own with gradients, or once its weight changed. CannotServe as `products.check_weights`.
+    """A linear layer's forward over its weight, in panels of 16 bits where they hold it and fit the memory; the layer's
+    own with gradients, or once its weight changed. CannotServe as `products.check_weights`.
     """
 
     def __init__(self, layer: nn.Linear):
@@ -136,5 +133,4 @@ class _PackedForward:
         return self.run(x)
 
     def is_current(self) -> bool:
-        """Whether the layer's weight is the one that was packed."""
         return self.made_of == _state_of(self.layer.weight)

@@ -71,14 +71,11 @@ class ForwardPass:
 
     @property
     def fills(self) -> bool:
-        """Whether `fill` can fill a static tree."""
         return self.blocks is not None and least_window(self.model.config) is None
 
     def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: Levels, choices: int,
              names: Tensor | None = None) -> Tensor:
-        """A static tree's tokens int64[B, size] after the last of tokens int64[B, m], chosen as by `NativeBlocks.fill`,
-        in one call; where `fills`, for a cache that is not empty.
-        """
+        """As `NativeBlocks.fill`, with a mask; where `fills`, for a cache that is not empty."""
         with timing.forward():
             return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices, names)
 

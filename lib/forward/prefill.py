@@ -19,10 +19,7 @@ BLOCK = 512  # tokens of a block of all texts
 
 @dataclass(frozen=True)
 class Prefilled:
-    """A cache that holds B texts, and the model's outputs of them.
-
-    logits: [B, V], after each text. hidden_states: [B, T, H] per layer, right-padded, where they were wanted.
-    """
+    """A cache that holds B texts, the logits [B, V] after each, and hidden states [B, T, H] per layer, right-padded."""
 
     cache: TreeCache
     logits: Tensor
@@ -56,8 +53,8 @@ def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = Fal
 
 def read(run: ForwardPass, tokens: Tensor, cache: TreeCache, keep: Tensor,
          hidden_states: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Fills an empty cache with tokens int64[B, T]: logits [B, K, V] after the ascending places keep int64[K], and the
-    hidden states [B, T, H] per layer where they are wanted.
+    """Fills an empty cache with tokens int64[B, T]: logits [B, K, V] after the ascending positions keep int64[K], and
+    hidden states [B, T, H] per layer.
     """
     size = max(1, BLOCK // len(tokens)) if run.reads_blocks else tokens.shape[1]
     logits, states = [], []

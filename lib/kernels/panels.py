@@ -36,7 +36,6 @@ class Panels:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """Its tensors by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
@@ -53,7 +52,6 @@ class Panels:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def rows(self, outputs: Tensor | None = None) -> Tensor:

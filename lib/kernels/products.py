@@ -106,5 +106,4 @@ def fills_the_memory(weights: Sequence[Tensor]) -> bool:
 
 
 def start_of(tensor: Tensor | None) -> int | None:
-    """The address of a tensor's numbers; None for none."""
     return None if tensor is None else tensor.data_ptr()
