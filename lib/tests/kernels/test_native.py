@@ -31,18 +31,6 @@ def problem(rows, out, inputs, biased, dtype, seed):
 
 
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
-@pytest.mark.parametrize("in_panels", [False, True])
-def test_a_row_gets_the_same_bits_whatever_its_neighbours(dtype, in_panels):
-    x, weight, bias = problem(31, 100, 200, True, dtype, 1)
-    weight = weight.bfloat16().to(dtype)
-    run = products.linear(weight, bias, panels.of_16_bits(weight) if in_panels else None)
-    whole = run(x)
-    for first in range(31):
-        for count in (1, 2, 3, 5, 8):
-            assert torch.equal(run(x[first : first + count]), whole[first : first + count])
-
-
-@pytest.mark.parametrize("dtype", WITHIN, ids=str)
 @pytest.mark.parametrize("form", ["as they are", "16 bits", "int8"])
 @settings(deadline=None, max_examples=50)
 @given(rows=st.integers(1, 23) | st.integers(24, 70), out=st.integers(1, 70) | st.integers(71, 200),
@@ -61,8 +49,7 @@ def test_a_product_is_that_of_float64_and_a_row_gets_its_bits(form, dtype, rows,
     truth, ours = F.linear(x.double(), weight.double(), None if bias is None else bias.double()), run(x)
     assert ours.dtype == dtype and ours.shape == truth.shape
     assert (ours.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
-    if form == "int8":
-        assert torch.equal(run(x[rows // 2 :]), ours[rows // 2 :])
+    assert torch.equal(run(x[rows // 2 :]), ours[rows // 2 :])
 
 
 def blocks(out, count, group, bits, with_offset, short, seed):
@@ -138,13 +125,13 @@ def test_inputs_that_do_not_fit_are_pytorchs_to_refuse(x):
 
 
 @pytest.mark.parametrize("weights, reason", [
-    (lambda: [torch.zeros(4, 4, dtype=torch.float64)], "float64"),
-    (lambda: [torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.bfloat16)], "bfloat16 on cpu and torch.float32"),
-    (lambda: [torch.zeros(4, 6).T], "not contiguous"),
+    ([torch.zeros(4, 4, dtype=torch.float64)], "float64"),
+    ([torch.zeros(4, 4), torch.zeros(4, 4, dtype=torch.bfloat16)], "bfloat16 on cpu and torch.float32"),
+    ([torch.zeros(4, 6).T], "not contiguous"),
 ])
 def test_weights_that_the_kernels_do_not_take_are_refused_with_the_reason(weights, reason):
     with pytest.raises(build.CannotServe, match=reason):
-        products.check_weights(weights())
+        products.check_weights(weights)
 
 
 def test_a_processor_without_vectors_is_refused(monkeypatch):

@@ -28,15 +28,6 @@ def test_small_shapes_are_what_their_names_say(tree, parents):
     assert tree == Tree(parents)
 
 
-@pytest.mark.parametrize("branching", [[2, 2, 1], [1, 1, 3, 1, 1, 1, 1, 1], [4], [3, 1, 2]])
-def test_an_expansion_has_its_branching_at_every_depth(branching):
-    tree = shapes.expansion(branching)
-    assert np.bincount(tree.depth).tolist() == [1, *np.cumprod(branching)]
-    for node in range(tree.size):
-        expected = branching[tree.depth[node]] if tree.depth[node] < len(branching) else 0
-        assert len(tree.children(node)) == expected
-
-
 @lru_cache
 def all_ordered_trees(size, depth, most_children):
     """Every tree of `size` nodes whose children take the first ranks, as a tuple of the children's trees."""
