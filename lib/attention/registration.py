@@ -1,7 +1,4 @@
 """Models whose attention can verify a tree: the name "tree" for transformers, and one forward pass over a tree's nodes.
-
-`register` teaches transformers the name; `tree_forward` runs a registered model. `can_host_tree` says which models can,
-`check_attention`, `hosting_trees` and `using_attention` look at or set the attention of a loaded model.
 """
 
 import functools
@@ -40,10 +37,9 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
                       prefix_length=None, tree_backend="auto", **kwargs):
     """The attention function of a model's layers: tree attention where `tree_mask` is given, else the same as "sdpa".
 
-    tree_mask: without `prefix_length`, the tree follows all keys but its own. A tree takes no padding mask: rows of
-        different lengths are right-padded, with one `prefix_length` per row.
-    prefix_length: without `tree_mask`, the queries are a chain after that prefix; with prefix 0 they are an ordinary
-        causal prefill, where right padding needs no mask because no real token sees it.
+    tree_mask: without `prefix_length`, the tree follows all keys but its own. Rows of different lengths are
+        right-padded, with one `prefix_length` per row, and take no padding mask.
+    prefix_length: without `tree_mask`, the queries are a chain after that prefix.
     Returns ([B, mq, Hq, d], None), as transformers expects.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -52,8 +48,7 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     if tree_mask is None and prefix_length is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     if unknown := [name for name in UNSUPPORTED if kwargs.get(name) is not None]:
-        raise ValueError(f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not support; "
-                         "ask can_host_tree(model.config) first")
+        raise ValueError(f"{type(module).__name__} passes {', '.join(unknown)}, which tree attention does not support")
     window, sinks, softcap = window_of(module, kwargs), kwargs.get("s_aux"), kwargs.get("softcap")
     if prefix_length is None:
         prefix_length = key.shape[2] - getattr(tree_mask, "visible", tree_mask).shape[-1]
@@ -70,7 +65,7 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
 def window_of(module, passed: dict) -> int | None:
     """The number of last positions that an attention layer lets a token see, its own included; None for all.
 
-    From the layer's kind, and from what it passes to its attention. ValueError for a layer that attends in chunks.
+    passed: the arguments of its attention. ValueError for a layer that attends in chunks.
     """
     config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
     window = passed.get("sliding_window")
@@ -88,39 +83,30 @@ def window_of(module, passed: dict) -> int | None:
 def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **kwargs):
     """One forward pass of a registered model over a block of tree nodes that follow each row's committed tokens.
 
-    tokens: int64[B, m].
-    depth: int64[m] or [B, m]; the position ids are prefix + depth.
+    tokens: int64[B, m]. depth: int64[m] or [B, m]; the position ids are prefix + depth.
     tree_mask: bool[m, mk] or [B, m, mk] with mk = cache.pending + m, or None for a causal block, which sees all
-        pending nodes. The layers share its other forms during this forward pass.
-    cache: a TreeCache, empty for a prefill.
-    kwargs, and the outputs, are the model's.
+        pending nodes.
+    cache: a TreeCache, empty for a prefill. kwargs, and the outputs, are the model's.
     """
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
         tree_mask = causal(tokens.shape[1], cache.pending, tokens.device)
     with forward():
         return model(
-            input_ids=tokens,
-            position_ids=lengths[:, None].to(tokens.device) + depth,
+            input_ids=tokens, position_ids=lengths[:, None].to(tokens.device) + depth,
             attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),  # transformers then builds no mask
-            **{_cache_argument(type(model)): cache},
+            **{_cache_argument(type(model)): cache}, use_cache=True,
             tree_mask=None if tree_mask is None else SharedMask(tree_mask),
-            prefix_length=torch.tensor(cache.rows.as_list or [0]),
-            use_cache=True,
-            **kwargs,
-        )
+            prefix_length=torch.tensor(cache.rows.as_list or [0]), **kwargs)
 
 
 @functools.cache
 def _cache_argument(kind: type) -> str:
-    """The name by which models of this class take a cache."""
     return "cache_params" if "cache_params" in signature(kind.forward).parameters else "past_key_values"
 
 
 def can_host_tree(config) -> str | None:
-    """Why a model of this configuration cannot verify a tree in one forward pass, nor a chain where it `takes_chains`;
-    None if it can.
-    """
+    """Why a model of this configuration cannot verify a tree (a chain where it `takes_chains`); None if it can."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     config = config.get_text_config()
@@ -143,11 +129,10 @@ def can_host_tree(config) -> str | None:
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is None:
         return f"transformers has no causal language model of type {config.model_type}"
-    if getattr(model_class, "_supports_attention_backend", False):
-        return None
     # Hybrids lack the flag, but call it; layers with a state alone have no attention to call.
-    calls = "ALL_ATTENTION_FUNCTIONS" in getsource(getmodule(model_class))
-    if takes_chains(config) and (calls or not kinds & {FULL, SLIDING, *COMBINED}):
+    hybrid = takes_chains(config) and ("ALL_ATTENTION_FUNCTIONS" in getsource(getmodule(model_class))
+                                       or not kinds & {FULL, SLIDING, *COMBINED})
+    if hybrid or getattr(model_class, "_supports_attention_backend", False):
         return None
     return f"{model_class.__name__} does not call attention through transformers' AttentionInterface"
 
@@ -166,8 +151,7 @@ def layer_kinds(config) -> set[str]:
 
 def least_window(config) -> int | None:
     """Texts of at most so many tokens are seen whole by all layers; None where texts of any length are."""
-    config = config.get_text_config()
-    return config.sliding_window if SLIDING in layer_kinds(config) else None
+    return config.get_text_config().sliding_window if SLIDING in layer_kinds(config) else None
 
 
 _CHANGED: WeakKeyDictionary = WeakKeyDictionary()  # for each model the lock that a thread holds inside the context
@@ -175,24 +159,20 @@ _CHANGED: WeakKeyDictionary = WeakKeyDictionary()  # for each model the lock tha
 
 @contextmanager
 def using_attention(model, name: str) -> Iterator[None]:
-    """The model has this `attn_implementation` inside the context, and its own again afterwards; one thread at a time.
-    """
+    """The model has this `attn_implementation` inside the context; one thread at a time."""
     register()
     with _CHANGED.setdefault(model, RLock()):
         before = model.config._attn_implementation
-        if before != name:
-            model.set_attn_implementation(name)
+        model.set_attn_implementation(name)
         try:
             yield
         finally:
-            if before != name:
-                model.set_attn_implementation(before)
+            model.set_attn_implementation(before)
 
 
 def check_attention(model) -> None:
     """ValueError where a model's attention is not "tree": any other would read the nodes of a tree as a text."""
-    current = getattr(model.config, "_attn_implementation", TREE)
-    if current != TREE:
+    if (current := getattr(model.config, "_attn_implementation", TREE)) != TREE:
         raise ValueError(f"{type(model).__name__} has attention {current!r}, which cannot verify a tree; pass it "
                          "through lib.attention.registration.hosting_trees, or load the pair with lib.models")
 
