@@ -1,7 +1,7 @@
 """Drawn trees: SVG elements for screens, which explorers and the report share, and figures of many shapes.
 
-In an SVG each node is a group with the class "node" and its number in `data-node`, so that a few lines of script can
-answer clicks, keys and the pointer; pages show frames, which `lib/lab/page.js` makes a slider of.
+In an SVG each node is a group with the class "node" and its number in `data-node`, for scripts; pages show frames, of
+which `lib/lab/page.js` makes a slider.
 """
 
 import re
@@ -116,9 +116,9 @@ def accepted_svg(shares: Mapping[str, float], family: str, scale: float = 1.0) -
 
 
 def frames(parts: Mapping[str, str], *, label: str, hint: str, first: int = 0) -> str:
-    """Parts of a page, by name, that stand below one another; where `lib/lab/page.js` runs, one at a time by a slider.
+    """Parts of a page, by name, below one another; where `lib/lab/page.js` runs, one at a time by a slider.
 
-    label: what the slider chooses. hint: what is told until the pointer rests on a node. first: the one shown first.
+    label: of the slider. hint: shown until the pointer rests on a node. first: index of the part shown first.
     """
     inside = "".join(f'<div class="frame" data-name="{escape(name)}"><p>{escape(name)}</p>{part}</div>'
                      for name, part in parts.items())

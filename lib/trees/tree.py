@@ -28,11 +28,8 @@ class Tree:
     def __post_init__(self):
         parents = _as_int64(self.parents, "parents")
         _check_parents(parents)
-        if self.rank is None:
-            rank = _order_among_siblings(parents)
-        else:
-            rank = _as_int64(self.rank, "rank")
-            _check_rank(parents, rank)
+        rank = _order_among_siblings(parents) if self.rank is None else _as_int64(self.rank, "rank")
+        _check_rank(parents, rank)
         object.__setattr__(self, "parents", _read_only(parents))
         object.__setattr__(self, "rank", _read_only(rank))
 
@@ -69,7 +66,7 @@ class Tree:
 
     @cached_property
     def depth(self) -> np.ndarray:
-        """int64[m]: edges from the root. A node's position id is the prefix length plus its depth."""
+        """int64[m]: edges from the root; a node's position id is the prefix length plus its depth."""
         depth = np.zeros(self.size, dtype=np.int64)
         for node in range(1, self.size):
             depth[node] = depth[self.parents[node]] + 1
@@ -113,7 +110,7 @@ class Tree:
         return tuple(children)
 
     def children(self, node: int) -> tuple[int, ...]:
-        """Children of a node, by rank."""
+        """A node's children, by rank."""
         return self._children[node]
 
     def path(self, node: int) -> tuple[int, ...]:
