@@ -82,7 +82,10 @@ def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequen
     live_shapes = checkable(loaded[0].target, live_shapes)
     asked: dict[str, PromptSet] = {}
     studied: list[Studied] = []
-    for target, group in recording.by_target(loaded).items():
+    by_target: dict[str, list] = {}
+    for pair in loaded:
+        by_target.setdefault(pair.target_name, []).append(pair)
+    for target, group in by_target.items():
         room = recording.room(group, new_tokens=new_tokens, live_tokens=live_tokens, live_shapes=live_shapes,
                               deepest=deepest)
         texts = load_prompts(prompts, group[0].tokenizer, limit=room, first=choose_prompts + judge_prompts)

@@ -70,7 +70,7 @@ def measure(store: Store, *, engine: Sequence[str], target: str, drafters: Seque
 
 def of_log(log: str, pair: Pair, limit: int | None, first: int) -> PromptSet:
     """The prompts of a log of so many tokens at most, the first ones of each kind. ValueError where there is none."""
-    texts = logs.tokenised(logs.read(log), pair.tokenizer, eos_token_id=pair.eos_token_ids)
+    texts = logs.read(log, pair.tokenizer, eos_token_id=pair.eos_token_ids)
     known = PromptSet(texts.names, texts.kinds, texts.prompts)
     fit = [row for row, ids in enumerate(known.ids) if limit is None or len(ids) <= limit]
     if not fit:

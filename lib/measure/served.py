@@ -26,7 +26,7 @@ from lib.models import dialogue
 from lib.models import prompts as prompt_files
 from lib.models.load import Served
 from lib.models.registry import sources
-from lib.replay import endpoint, logs
+from lib.replay import endpoint, logs, recording
 from lib.replay.logs import LoggedTexts
 from lib.replay.simulated import Recorded
 
@@ -110,7 +110,7 @@ def temperature_of(asked: float, texts: LoggedTexts) -> float:
 
 def read(path: str | Path, inputs: str, target: Served) -> LoggedTexts:
     """The answers of a log, or of the example, as the target's tokens."""
-    return logs.tokenised(logs.read(path or EXAMPLE, inputs), target.tokenizer, eos_token_id=target.eos_token_ids)
+    return logs.read(path or EXAMPLE, target.tokenizer, eos_token_id=target.eos_token_ids, inputs=inputs)
 
 
 def answers(texts: LoggedTexts) -> pd.DataFrame:
@@ -174,7 +174,7 @@ def replayed(competing: Sequence[Entrant], texts: LoggedTexts, temperature: floa
     """Every drafter with its static trees, replayed on the logged answers."""
     models = {entrant.name: entrant.drafter.model for entrant in competing
               if isinstance(entrant.drafter, LanguageModelDrafter)}
-    trace = logs.trace_of(texts, models, temperature=temperature)
+    trace = recording.read(None, models, texts, temperature=temperature)
     recorded = Recorded(trace, texts.prompts)
     return [candidate for entrant in competing for candidate in static(entrant, recorded, limits)]
 
@@ -210,7 +210,7 @@ def by_text_alone(competing: Sequence[Entrant], texts: LoggedTexts, tokenizer, t
         other = read("", "", shipped)
         return by_text_alone(entrants(shipped, ["lookup", "sam"]), other, shipped.tokenizer,
                              temperature_of(AS_LOGGED, other)).assign(example=True)
-    written = logs.select(texts, known)
+    written = texts.select(known)
     canonical = logs.canonicalised(written, tokenizer)
     same = sum(one == two for one, two in zip(written.written, canonical.written))
     tokens = [{one.entrant.name: one.tokens for one in replayed(competing, part, temperature, Limits(4, 4))

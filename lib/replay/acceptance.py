@@ -30,9 +30,9 @@ def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped
           rounds: np.ndarray | None = None, **counts: np.ndarray) -> pd.DataFrame:
     """Sums over rounds, one row per prompt and stretch: "before" the row's first loop, or "loop" within it.
 
-    prompts, kinds: the name and kind of each row of the trace. rows int64[R]: each round's row. looped bool[R]: whether
-    the round starts within the loop. rounds [R]: how often each counts, once by default. counts: further numbers [R],
-    integers or float. A stretch with nothing to count is left out.
+    prompts, kinds: of each row of the trace. rows int64[R]: each round's row. looped bool[R]: whether the round starts
+    within the loop. rounds [R]: how often each counts, once by default. counts: further numbers [R], integers or float.
+    A stretch with nothing to count is left out.
     """
     counts = {"rounds": np.ones(len(rows), bool) if rounds is None else rounds} | counts
     names = sorted(set(prompts))
@@ -50,10 +50,7 @@ def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped
 
 def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
     """One row per prompt and depth, over rounds before a loop: all rounds, those that accepted a node with children one
-    level up (`reached`), and those that accepted this depth.
-
-    accepted / reached is the conditional acceptance, accepted / rounds the unconditional one. A round that EOS ended
-    reached no further depth.
+    level up (`reached`; after EOS no depth is), and those that accepted this depth.
     """
     counted = walk.select(walk.starts < trace.loops[walk.rows])
     parent = np.zeros(tree.size, dtype=bool)
@@ -109,7 +106,7 @@ def acceptance_by_depth_and_rank(trace: Trace, drafter: str) -> np.ndarray:
 
     Depths that fewer than 50 starts reach repeat the deepest one that has 50.
     """
-    flat, first = windows(trace.drafter_ranks(drafter))
+    flat, first = windows(trace.ranks[drafter])
     alive, table = first[trace.before_loops], []
     for _ in range(DEEPEST):
         alive = alive[flat[alive] >= 0]

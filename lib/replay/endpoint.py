@@ -6,7 +6,7 @@ the client and is in no file. Needs the package `openai`.
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
@@ -27,31 +27,26 @@ def request_of(model: str, prompt: Sequence[Mapping[str, str]] | str, *, new_tok
     return {"model": model, **body, "max_tokens": new_tokens, "temperature": temperature, "seed": seed}
 
 
-def collect(url: str, requests: Mapping[str, Mapping[str, object]], kinds: Mapping[str, str], folder: Path, *,
-            report: Callable[[str], None] = print) -> Path:
-    """Sends the requests, by name, that have no answer yet, and returns the file of all answers.
-
-    The file's name holds a digest of url and requests, so that answers to others are not taken for these. ValueError
-    has what the server refused; what was answered before is kept.
+def collect(url: str, requests: Mapping[str, Mapping[str, object]], kinds: Mapping[str, str], folder: Path) -> Path:
+    """Sends the requests, by name, that have no answer yet, and returns the file of all answers, whose name holds a
+    digest of url and requests. ValueError has what the server refused; what was answered before is kept.
     """
+    try:
+        import openai
+    except ImportError:
+        raise ValueError("the package openai, which talks to servers, is not installed; install the one that "
+                         "requirements.txt names after `served:`") from None
+    client = openai.OpenAI(base_url=url, api_key=os.environ.get(KEY) or "none", max_retries=RETRIES, timeout=SECONDS)
     path, answered = folder / f"answers-{provenance.digest([url, dict(requests)])[:12]}.jsonl", {}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         with suppress(ValueError, KeyError, TypeError):  # a line that a stop cut off is removed
             answered[json_text.loads(line)["id"]] = line
     atomic_file.replace(path, b"".join(answered.values()))
-    missing = [name for name in requests if name not in answered]
-    report(f"{len(answered)} of {len(requests)} answers are there; asking {url} for {len(missing)}")
-    if not missing:
-        return path
-    try:
-        from openai import OpenAI
-    except ImportError:
-        raise ValueError("the package openai, which talks to servers, is not installed; install the one that "
-                         "requirements.txt names after `served:`") from None
-    client = OpenAI(base_url=url, api_key=os.environ.get(KEY) or "none", max_retries=RETRIES, timeout=SECONDS)
+    print(f"{len(answered)} of {len(requests)} answers are there; asking {url} for the others")
     with open(path, "ab", buffering=0) as file, ThreadPoolExecutor(AT_ONCE) as pool:
-        waiting = {pool.submit(_answer, client, url, requests[name]): name for name in missing}
+        waiting = {pool.submit(_answer, client, url, request): name for name, request in requests.items()
+                   if name not in answered}
         try:
             for done in as_completed(waiting):
                 name = waiting[done]
@@ -76,6 +71,6 @@ def _answer(client, url: str, request: Mapping[str, object]) -> dict[str, object
         return response.model_dump(exclude_none=True)
     except (openai.OpenAIError, ValueError, AttributeError) as error:  # the last two where the answer has no JSON
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
-        raise ValueError(f"the server at {url} gave no answer of {request['model']!r} ({reason}); give the url up to "
-                         f"/v1 and the name that it serves, and set {KEY} if it needs a key; the same command goes on "
-                         "from there") from None
+        raise ValueError(f"the server at {url} gave no answer of {request['model']!r} ({reason}); give the url up "
+                         f"to /v1 and the name that it serves, and set {KEY} if it needs a key; the same command goes "
+                         "on from there") from None

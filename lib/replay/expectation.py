@@ -1,16 +1,14 @@
 """Expected acceptance of rules that sample their children, from recorded text: exact except for the sampled text.
 
-The output of a lossless rule has the target's distribution. So expected acceptance can be computed from recorded text,
-without sampling drafts: let c be the next token of the target's text, and A_j(x) the probability that the j-th drawn
-child is accepted and is token x. Then A_j(c) / p(c) is the probability that c came from that child. Of a round that
-starts in the target's text c_1, c_2, ..., a rule that decides node by node accepts the node whose path has the draws
-j_1 .. j_d with probability A_j1(c_1) / p(c_1) ... A_jd(c_d) / p(c_d). `chances` computes these ratios while a trace is
-recorded; `survival` combines them for a tree. Only distributions along the text are needed.
+The output of a lossless rule has the target's distribution. So let c be the next token of the target's text, and A_j(x)
+the probability that the j-th drawn child is accepted and is token x: then A_j(c) / p(c) is the probability that c came
+from that child. Of a round that starts in the text c_1, c_2, ..., a rule that decides node by node accepts the node
+whose path has the draws j_1 .. j_d with probability A_j1(c_1) / p(c_1) ... A_jd(c_d) / p(c_d). `chances` computes these
+ratios while a trace is recorded; `survival` combines them for a tree, without sampling drafts.
 
 Conditions: the rule is lossless and decides node by node (block verification has a form of its own, traversal has
-none); drafter and target were warped by the trace's temperature; the text was sampled from the target at that
-temperature. Nothing else is assumed: the mean over texts is the expected accepted length, and intervals from resampling
-prompts are those of the text.
+none); the text was sampled from the target at the temperature by which both distributions are warped. The mean over
+texts is the expected accepted length, and intervals from resampling prompts are those of the text.
 """
 
 from math import comb
@@ -20,6 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lib.replay import acceptance
 from lib.replay.trace import Trace
@@ -72,9 +71,8 @@ def k_seq(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
     return by_draw([rejection**i * accepted for i in range(k)], rejected_x.clamp(0, 1), _at(q, tokens))
 
 
-def without_replacement(
-    p: Tensor, q: Tensor, tokens: Tensor, k: int, generator: torch.Generator, samples: int = SAMPLES
-) -> Tensor:
+def without_replacement(p: Tensor, q: Tensor, tokens: Tensor, k: int, generator: torch.Generator,
+                        samples: int = SAMPLES) -> Tensor:
     """A_j(token) float[S, k] of Sequoia's rule (Chen et al. 2024, Alg. 2), without bias: the rejected tokens, which
     change the distribution of the next sibling, are sampled; the probabilities themselves are computed.
     """
@@ -104,19 +102,12 @@ def by_draw(trials: Sequence[Tensor], earlier: Tensor, later: Tensor) -> Tensor:
     first = torch.tensor(first, dtype=later.dtype, device=later.device)
     total = torch.zeros(len(later), k, dtype=later.dtype, device=later.device)
     for i, chance in enumerate(trials):
-        total += chance[:, None] * (_copies([earlier] * i + [later] * (k - 1 - i), total) @ first)
+        copies = torch.zeros_like(total)  # the distribution of their number
+        copies[:, 0] = 1
+        for is_x in [earlier] * i + [later] * (k - 1 - i):
+            copies = copies + is_x[:, None] * (pad(copies[:, :-1], (1, 0)) - copies)
+        total += chance[:, None] * (copies @ first)
     return total
-
-
-def _copies(probabilities: Sequence[Tensor], like: Tensor) -> Tensor:
-    """float[S, k]: the distribution of how many of at most k - 1 independent draws are x; in the form of `like`."""
-    law = torch.zeros_like(like)
-    law[:, 0] = 1
-    for probability in probabilities:
-        one_more = torch.zeros_like(law)
-        one_more[:, 1:] = law[:, :-1]
-        law = law + probability[:, None] * (one_more - law)
-    return law
 
 
 def _at(values: Tensor, tokens: Tensor) -> Tensor:
@@ -147,16 +138,16 @@ def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
 
     Children of a node stand in draw order. The trace has chances for as many siblings.
     """
-    inside = _inside(trace)
-    alive = {0: inside.astype(float)}
-    survive = np.zeros((*inside.shape, tree.max_depth + 1))
+    alive = {0: (trace.tokens[:, 1:] >= 0).astype(float)}
+    survive = np.zeros((*alive[0].shape, tree.max_depth + 1))
     survive[..., 0] = alive[0]
-    for node in (node for node in range(tree.size) if tree.children(node)):
-        children, depth = tree.children(node), int(tree.depth[node])
-        steps = _ahead(_chances(trace, drafter, rule, len(children)), depth)
-        for draw, child in enumerate(children):
-            alive[child] = alive[node] * steps[..., draw]
-            survive[..., depth + 1] += alive[child]
+    for node in range(tree.size):
+        if children := tree.children(node):
+            depth = int(tree.depth[node])
+            steps = _ahead(_chances(trace, drafter, rule, len(children)), depth)
+            for draw, child in enumerate(children):
+                alive[child] = alive[node] * steps[..., draw]
+                survive[..., depth + 1] += alive[child]
     return survive
 
 
@@ -167,27 +158,22 @@ def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
     this is v_i = w_i prod q / p = min(v_(i-1), prod_(l <= i) q(c_l) / p(c_l)), v_0 = 1: a running minimum of products,
     where deciding token by token gives a product of minima.
     """
-    ratio = trace.probs[drafter].astype(float) / np.maximum(trace.target_probs, 1e-12)
-    inside = _inside(trace)
-    ratio = np.where(inside, ratio, 0.0)
-    survive = np.zeros((*ratio.shape, length + 1))
-    survive[..., 0] = inside
-    product = inside.astype(float)
+    inside = trace.tokens[:, 1:] >= 0
+    ratio = inside * trace.probs[drafter].astype(float) / np.maximum(trace.target_probs, 1e-12)
+    products = [inside.astype(float)]
     for depth in range(length):
-        product = product * _ahead(ratio, depth)
-        survive[..., depth + 1] = np.minimum(survive[..., depth], product)
-    return survive
+        products.append(products[-1] * _ahead(ratio, depth))
+    return np.minimum.accumulate(np.stack(products, axis=-1), axis=-1)
 
 
 def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
     """`acceptance.tally` in expectation: the chained rounds, and their accepted tokens."""
     rows, width, depths = survive.shape
-    starts = _chained_starts(survive)
-    starts *= np.arange(width)[None] < trace.starts(depths - 1)[:, None]
+    at = np.arange(width)[None]
+    starts = _chained_starts(survive) * (at < trace.starts(depths - 1)[:, None])
     accepted = starts * survive[..., 1:].sum(-1)
-    looped = np.arange(width)[None] >= trace.loops[:, None]
-    return acceptance.tally(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width), looped.ravel(),
-                            rounds=starts.ravel(), accepted=accepted.ravel())
+    return acceptance.tally(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width),
+                            (at >= trace.loops[:, None]).ravel(), rounds=starts.ravel(), accepted=accepted.ravel())
 
 
 def _chained_starts(survive: np.ndarray) -> np.ndarray:
@@ -199,11 +185,6 @@ def _chained_starts(survive: np.ndarray) -> np.ndarray:
     for start in range(width):
         weight[:, start + 1 : start + 1 + depths] += weight[:, start, None] * ends_at[:, start]
     return weight[:, :width]
-
-
-def _inside(trace: Trace) -> np.ndarray:
-    """bool[N, L]: the transitions of each row's text."""
-    return np.arange(trace.tokens.shape[1] - 1)[None] < trace.ends[:, None]
 
 
 def _ahead(values: np.ndarray, steps: int) -> np.ndarray:

@@ -1,5 +1,5 @@
-"""Logged answers as a trace, without their target: the tokens that a served model wrote decide every tree of top-k
-children, under greedy verification and under naive sampling at any temperature.
+"""Logged answers as texts of which `recording.read` makes a trace without their target: the tokens that a served model
+wrote decide every tree of top-k children, under greedy verification and under naive sampling at any temperature.
 
 A log has JSON Lines, each one of
     {"messages": [..., {"role": "assistant", "content": ...}]}, a dialogue that ends with the answer;
@@ -23,12 +23,9 @@ from torch import Tensor
 from lib.lab import json_text, stats
 from lib.models import dialogue
 from lib.replay.recording import Texts
-from lib.replay.recording import read as read_trace
-from lib.replay.trace import Trace
 
 BY_IDS, BY_TEXT = "token ids", "text alone"  # how an answer's tokens are known
 MOST_REFUSED = 0.1  # share of lines that may be refused
-LARGEST_ID = 2**31
 BESIDE_TEXT = ("tool_calls", "function_call", "reasoning", "reasoning_content", "thinking")  # of an answer's message
 LOG_IDS = "log the ids of prompt and answer (vLLM: return_token_ids)"
 ODD = (LookupError, TypeError, AttributeError, ValueError, OverflowError, RecursionError)  # from values of another form
@@ -39,69 +36,70 @@ class Refused(ValueError):
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a log. where: its file and number. request, response: the bodies; choice: the response's only one.
-
-    temperature: at which the answer was written; None where the log has none.
-    """
-
-    where: str
-    name: str
-    kind: str
-    request: Mapping
-    response: Mapping
-    choice: Mapping
-    temperature: float | None
-
-
-@dataclass(frozen=True)
-class Logged:
-    """The lines of a log, and by the place of each one that holds no request with its answer the reason."""
-
-    lines: Sequence[Line]
-    refused: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class LoggedTexts(Texts):
     """Logged answers as tokens, EOS included where it ended one.
 
     known_by: BY_IDS or BY_TEXT. temperatures: those that the log has. refused: by place of the line the reason.
     """
 
-    known_by: tuple[str, ...]
-    temperatures: tuple[float, ...]
+    BY_ROW = (*Texts.BY_ROW, "known_by")
+
+    known_by: Sequence[str]
+    temperatures: Sequence[float]
     refused: Mapping[str, str]
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
+def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inputs: str | Path = "") -> LoggedTexts:
+    """The answers of a log as tokens of a tokenizer, in whose chat template they were asked for.
 
-
-def read(path: str | Path, inputs: str | Path = "") -> Logged:
-    """The lines of a log; inputs: the batch API's input file, for its output.
-
-    A line that has no request with its answer is refused with the reason. FileNotFoundError without the file;
-    ValueError where none remains, or where more than MOST_REFUSED are refused.
+    inputs: the batch API's input file, for its output. An answer that ended by itself gets a last token where its
+    tokens lack it: the one that the server names, else the chat template's end of a turn, else the first EOS token.
+    Answers of one conversation are named as its turns. FileNotFoundError without the file; ValueError where none can
+    be used, or more than MOST_REFUSED cannot.
     """
-    requests, lines, refused = {}, [], {}
-    for where, text in _texts(inputs) if inputs else ():
+    requests, rows, refused, temperatures = {}, [], {}, set()
+    usual_ends = [dialogue.end_of_turn(tokenizer), *([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)]
+    for where, text in lines(inputs) if inputs else ():
         try:
             row = json_text.loads(text)
             requests[str(row["custom_id"])] = row["body"]
         except ODD as error:
             raise ValueError(f"{inputs}: {where} is no request ({error}); give the batch's own input file") from None
-    for where, text in _texts(path):
+    for where, text in lines(path):
         try:
-            lines.append(_line(json_text.loads(text), requests, where))
+            row = json_text.loads(text)
+            name = str(row.get("custom_id", row.get("id", where.rpartition(" ")[2])))
+            request, response = _bodies(row, requests, name)
+            temperature = request.get("temperature", response.get("temperature"))
+            temperature = set() if temperature is None else {float(temperature)}
+            rows.append((where, name, str(row.get("category", "logged")), _dialogue(request, response),
+                         *_tokens(request, response, tokenizer, usual_ends)))
+            temperatures |= temperature
         except ODD as error:
-            refused[where] = _reason(error)
-    _check_share(str(path), len(lines), refused)
-    count = Counter(line.name for line in lines)
-    return Logged([replace(line, name=f"{line.name} ({line.where})") if count[line.name] > 1 else line
-                   for line in lines], refused)
+            other_form = f"it has another form ({type(error).__name__}: {error})"
+            refused[where] = str(error) if isinstance(error, Refused) else other_form
+    if not rows or len(refused) > MOST_REFUSED * (len(refused) + len(rows)):
+        reasons = "; ".join(f"{where}: {reason}" for where, reason in list(refused.items())[:3])
+        raise ValueError(f"{path} has {len(rows)} answers that can be used, and {len(refused)} that cannot "
+                         f"({reasons or 'it has no line'}); mend or remove these")
+    places, names, kinds, dialogues, *texts, known_by = zip(*rows)
+    count = Counter(names)
+    names = [f"{name} ({where})" if count[name] > 1 else name for name, where in zip(names, places)]
+    return LoggedTexts(_named_by_turn(names, dialogues), kinds, *texts, known_by, tuple(sorted(temperatures)), refused)
 
 
-def _texts(path: str | Path) -> Iterator[tuple[str, str]]:
+def canonicalised(texts: LoggedTexts, tokenizer) -> LoggedTexts:
+    """The same answers, each with the tokens that the tokenizer makes of its text."""
+    decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in texts.written]
+    written = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in decoded]
+    return replace(texts, known_by=(BY_TEXT,) * len(written),
+                   written=tuple(ids or before for ids, before in zip(written, texts.written)))
+
+
+# ---------------------------------------------------------------------------------------------------------------- lines
+
+
+def lines(path: str | Path) -> Iterator[tuple[str, str]]:
     """The places and texts of a file's lines that are not blank."""
     path = Path(path).expanduser()
     if not path.is_file():
@@ -111,21 +109,8 @@ def _texts(path: str | Path) -> Iterator[tuple[str, str]]:
             yield f"{path.name}, line {number}", line
 
 
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, Refused) else f"it has another form ({type(error).__name__}: {error})"
-
-
-def _check_share(log: str, usable: int, refused: Mapping[str, str]) -> None:
-    """ValueError where no answer can be used, or where more than MOST_REFUSED cannot."""
-    if not usable or len(refused) > MOST_REFUSED * (len(refused) + usable):
-        reasons = "; ".join(f"{where}: {reason}" for where, reason in list(refused.items())[:3])
-        raise ValueError(f"{log} has {usable} answers that can be used, and {len(refused)} that cannot "
-                         f"({reasons or 'it has no line'}); mend or remove these")
-
-
-def _line(row: Mapping, requests: Mapping[str, Mapping], where: str) -> Line:
-    """The parts of a line. requests: those of the batch API's input."""
-    name = str(row.get("custom_id", row.get("id", where.rpartition(" ")[2])))
+def _bodies(row: Mapping, requests: Mapping[str, Mapping], name: str) -> tuple[Mapping, Mapping]:
+    """The bodies of a line's request and of its response, which has one choice. requests: the batch API's input."""
     request = response = row
     if "response" in row:
         if row.get("error") or row["response"].get("status_code", 200) != 200:
@@ -140,43 +125,39 @@ def _line(row: Mapping, requests: Mapping[str, Mapping], where: str) -> Line:
                           "last, belong there")
         *before, answer = row["messages"]
         request, response = {**row, "messages": before}, {**row, "choices": [{**row, "message": answer}]}
-    choices = response.get("choices") or ()
-    if len(choices) != 1:
+    if len(choices := response.get("choices") or ()) != 1:
         raise Refused(f"the response has {len(choices)} choices; log one answer per line")
-    temperature = request.get("temperature", response.get("temperature"))
-    temperature = None if temperature is None else float(temperature)
-    return Line(where, name, str(row.get("category", "logged")), request, response, choices[0], temperature)
+    return request, response
+
+
+def _dialogue(request: Mapping, response: Mapping) -> tuple[str, ...]:
+    """The messages of a request and the answer, white space around them aside; none for a completion."""
+    if "messages" not in request:
+        return ()
+    answer = {"role": "assistant", **(response["choices"][0].get("message") or {})}
+    return tuple(f"{turn['role']}: {str(turn.get('content')).strip()}" for turn in (*request["messages"], answer))
+
+
+def _named_by_turn(names: Sequence[str], dialogues: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The names of answers; those whose dialogue begins with another one and its answer are turns of a conversation."""
+    answered, turns, named = {messages: row for row, messages in enumerate(dialogues)}, {}, list(names)
+    for row in sorted(range(len(names)), key=lambda row: len(dialogues[row])):
+        begins = (dialogues[row][:length] for length in range(1, len(dialogues[row])))
+        first = next((answered[messages] for messages in begins if messages in answered), row)
+        turns.setdefault(first, []).append(row)
+    for first, rows in turns.items():
+        for turn, row in enumerate(rows if len(rows) > 1 else (), 1):
+            named[row] = f"{names[first]}{stats.TURN}{turn}"
+    return tuple(named)
 
 
 # --------------------------------------------------------------------------------------------------------------- tokens
 
 
-def tokenised(logged: Logged, tokenizer, *, eos_token_id: int | Sequence[int]) -> LoggedTexts:
-    """The answers of a log as tokens of a tokenizer, in whose chat template they were asked for.
-
-    An answer that ended by itself gets a last token where its tokens lack it: the one that the server names, else the
-    chat template's end of a turn, else the first EOS token. ValueError where more than MOST_REFUSED cannot be used.
-    Answers of one conversation are named as its turns.
-    """
-    usual_ends = [dialogue.end_of_turn(tokenizer), *([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)]
-    refused, rows = dict(logged.refused), []
-    for line in logged.lines:
-        try:
-            rows.append((line, *_tokens(line, tokenizer, usual_ends)))
-        except ODD as error:
-            refused[line.where] = _reason(error)
-    _check_share("the log", len(rows), refused)
-    lines, dialogues, prompts, written, ended, known_by = zip(*rows)
-    names = _named_by_turn([line.name for line in lines], dialogues, prompts)
-    return LoggedTexts(names, tuple(line.kind for line in lines), prompts, written, ended, known_by,
-                       tuple(sorted({line.temperature for line in lines} - {None})), refused)
-
-
-def _tokens(line: Line, tokenizer, usual_ends: Sequence[int | None]) -> tuple[list[str], Tensor, list[int], bool, str]:
-    """The messages with the answer as texts, none where the log has ids of the prompt; the prompt and the answer as
-    tokens; whether the answer ended by itself; BY_IDS or BY_TEXT.
-    """
-    request, response, choice = line.request, line.response, line.choice
+def _tokens(request: Mapping, response: Mapping, tokenizer,
+            usual_ends: Sequence[int | None]) -> tuple[Tensor, list[int], bool, str]:
+    """The prompt and the answer as tokens; whether the answer ended by itself; BY_IDS or BY_TEXT."""
+    choice, = response["choices"]
     prompt_ids, ids = (_ids(choice.get(name) or response.get(name)) for name in ("prompt_token_ids", "token_ids"))
     message = choice.get("message") or {"content": choice.get("text")}
     beside = [name for name in BESIDE_TEXT if message.get(name)]
@@ -184,14 +165,8 @@ def _tokens(line: Line, tokenizer, usual_ends: Sequence[int | None]) -> tuple[li
         beside.append("reasoning that is not logged")
     if beside and not (ids and prompt_ids):
         raise Refused(f"the answer has {beside[0]} beside its text, and not how the model wrote both; {LOG_IDS}")
-    known_by, texts = BY_TEXT if ids is None else BY_IDS, []
-    if prompt_ids is None and "messages" in request:
-        messages = [{"role": turn["role"], "content": _text(turn, "\n")} for turn in request["messages"]]
-        prompt_ids = _of_messages(messages, request, response.get("created"), tokenizer)
-        texts = [f"{turn['role']}: {turn['content'].strip()}" for turn in messages]
-        texts.append(f"assistant: {str(message.get('content')).strip()}")
-    elif prompt_ids is None:
-        prompt_ids = _of_completion(request.get("prompt"), tokenizer)
+    known_by = BY_IDS if ids else BY_TEXT
+    prompt_ids = prompt_ids or _of_request(request, response.get("created"), tokenizer)
     ids = list(ids or _of_text(_text(message, ""), tokenizer))
     end = choice.get("stop_reason")
     ends = [token for token in (end, *usual_ends) if isinstance(token, int)]
@@ -201,19 +176,20 @@ def _tokens(line: Line, tokenizer, usual_ends: Sequence[int | None]) -> tuple[li
         ids.append(ends[0])
     if (largest := max(*prompt_ids, *ids)) >= len(tokenizer):
         raise Refused(f"it has token {largest}, the tokenizer has {len(tokenizer)}")
-    return texts, torch.tensor(prompt_ids), ids, ids[-1] in ends, known_by
+    return torch.tensor(prompt_ids), ids, ids[-1] in ends, known_by
 
 
-def _of_messages(messages: Sequence[dialogue.Message], request: Mapping, created: float | None, tokenizer) -> list[int]:
-    """The tokens of a dialogue in the chat template, with the request's arguments for it, at the day of the answer."""
-    template = dict(request.get("chat_template_kwargs") or {})
-    template |= {name: request[name] for name in ("tools", "reasoning_effort") if request.get(name)}
-    day = None if created is None else datetime.fromtimestamp(created, timezone.utc).date().isoformat()
-    return dialogue.tokenise(messages, tokenizer, day, template).tolist()
-
-
-def _of_completion(prompt, tokenizer) -> list[int]:
-    """The tokens of a completion's prompt, in which a server reads the texts of control tokens as such."""
+def _of_request(request: Mapping, created: float | None, tokenizer) -> list[int]:
+    """The tokens of a dialogue in the chat template, with the request's arguments for it, at the day of the answer; or
+    of a completion's prompt, in which a server reads the texts of control tokens as such.
+    """
+    if "messages" in request:
+        template = dict(request.get("chat_template_kwargs") or {})
+        template |= {name: request[name] for name in ("tools", "reasoning_effort") if request.get(name)}
+        messages = [{"role": turn["role"], "content": _text(turn, "\n")} for turn in request["messages"]]
+        day = None if created is None else datetime.fromtimestamp(created, timezone.utc).date().isoformat()
+        return dialogue.tokenise(messages, tokenizer, day, template).tolist()
+    prompt = request.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt, = prompt
     if not prompt:
@@ -242,52 +218,6 @@ def _text(message: Mapping, joint: str) -> str:
 
 def _ids(tokens) -> list[int] | None:
     """Token ids; None where there are none."""
-    if tokens and not all(type(token) is int and 0 <= token < LARGEST_ID for token in tokens):
+    if tokens and not all(type(token) is int and token >= 0 for token in tokens):
         raise Refused(f"its token ids are {tokens!r:.40}, no numbers of tokens")
     return tokens or None
-
-
-def _named_by_turn(names: Sequence[str], dialogues: Sequence[list[str]], prompts: Sequence[Tensor]) -> tuple[str, ...]:
-    """The names of answers; those whose dialogue begins with that of an earlier one and its answer are turns of one
-    conversation. Where the log has tokens or texts alone, those whose prompt begins with the earlier prompt are.
-    """
-    begins = [texts or [str(token) for token in ids.tolist()] for texts, ids in zip(dialogues, prompts)]
-    prefixes = [parts[:-1] if texts else parts for parts, texts in zip(begins, dialogues)]  # without the answer
-    turns: dict[int, list[int]] = {}
-    earlier: list[int] = []  # rows with which the next in sorted order may begin, the first turn first
-    for row in sorted(range(len(names)), key=begins.__getitem__):
-        while earlier and (len(prefixes[row]) == len(prefixes[earlier[-1]])
-                           or prefixes[row][:len(begins[earlier[-1]])] != begins[earlier[-1]]):
-            earlier.pop()
-        earlier.append(row)
-        turns.setdefault(earlier[0], []).append(row)
-    named = list(names)
-    for first, rows in turns.items():
-        for turn, row in enumerate(sorted(rows, key=lambda row: (len(prefixes[row]), row)), 1):
-            named[row] = f"{names[first]}{stats.TURN}{turn}" if len(rows) > 1 else names[row]
-    return tuple(named)
-
-
-# ---------------------------------------------------------------------------------------------------------------- trace
-
-
-def select(texts: LoggedTexts, rows: Sequence[int]) -> LoggedTexts:
-    """Some of the answers, in this order."""
-    part = texts.select(rows)
-    return replace(texts, **vars(part), known_by=tuple(texts.known_by[row] for row in rows))
-
-
-def canonicalised(texts: LoggedTexts, tokenizer) -> LoggedTexts:
-    """The same answers, each with the tokens that the tokenizer makes of its text."""
-    decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in texts.written]
-    written = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in decoded]
-    return replace(texts, known_by=(BY_TEXT,) * len(written),
-                   written=tuple(ids or before for ids, before in zip(written, texts.written)))
-
-
-def trace_of(texts: LoggedTexts, models: Mapping[str, object], *, temperature: float) -> Trace:
-    """The trace of logged answers with the ranks of language models, which share the target's tokenizer.
-
-    Probabilities of the target are not known: `target_probs` is 0, and there is no alpha.
-    """
-    return read_trace(None, models, texts, temperature=temperature)

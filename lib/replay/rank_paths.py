@@ -1,5 +1,4 @@
-"""The rank paths of a trace as a trie that is expanded on demand: how often each path occurs, and at which starts; and
-the tree of the most frequent ones.
+"""The rank paths of a trace as a trie that is expanded on demand, and the tree of the most frequent ones.
 
 A round follows the path of ranks from its start. A node of the trie holds the starts that share its path, so replaying
 a tree looks at each node once, and at each start as often as it accepts.
@@ -77,7 +76,7 @@ def rank_paths(trace: Trace, drafter: str | None = None, *, before_loops: bool =
     cached = _CACHE.setdefault(trace, {})
     key = drafter, before_loops
     if key not in cached:
-        flat, first = windows(trace.drafter_ranks(drafter))
+        flat, first = windows(trace.ranks[next(iter(trace.ranks)) if drafter is None else drafter])
         every = np.arange(first.shape[1])[None] < trace.lengths[:, None]
         cached[key] = RankPaths(flat, first[trace.before_loops if before_loops else every])
     return cached[key]
@@ -103,33 +102,25 @@ def most_frequent_paths(trace: Trace, budget: int, drafter: str | None = None, *
     Only starts before a loop count. Ties go to the shallower path, then to the better ranks. Paths that no start
     matches and ranks from MOST_RANK on are left out.
     """
-    trie = rank_paths(trace, drafter, before_loops=True)
-    frontier: list[tuple[int, int, Path, int]] = []
-
-    def offer_children(path: Path, node: int) -> None:
-        for rank, child in trie.children(node).items():
-            if rank < MOST_RANK and len(path) < most_depth:
-                heapq.heappush(frontier, (-trie.count(child), len(path) + 1, (*path, rank), child))
-
-    offer_children((), ROOT)
-    chosen: list[tuple[Path, int]] = []
-    while frontier and len(chosen) < budget:
-        negative_count, _, path, node = heapq.heappop(frontier)
+    trie, chosen = rank_paths(trace, drafter, before_loops=True), []
+    frontier: list[tuple[int, int, Path, int]] = [(0, 0, (), ROOT)]
+    while frontier and len(chosen) <= budget:
+        negative_count, depth, path, node = heapq.heappop(frontier)
         chosen.append((path, -negative_count))
-        offer_children(path, node)
-    return chosen
+        for rank, child in trie.children(node).items():
+            if rank < MOST_RANK and depth < most_depth:
+                heapq.heappush(frontier, (-trie.count(child), depth + 1, (*path, rank), child))
+    return chosen[1:]
 
 
 def frequent(trace: Trace, budget: int, drafter: str | None = None) -> Tree:
     """The tree of the `budget` most frequent rank paths; if the trace has fewer, chains of favourites fill it up.
 
-    It is the best static tree where rounds start uniformly over the transitions: the mean accepted length is the sum,
-    over the tree's nodes, of the frequency of the node's rank path, and a child's path is never more frequent than its
-    parent's. The trees of all budgets are nested. The gain is in sample, so it has to be judged on other prompts.
-
-    Chained rounds weigh starts differently, since the tree decides where rounds start: on the ranks 0, 0, 1, repeated,
-    the trees {0, 0.0} and {0, 1} gain the same from uniform starts, but a chained round of the first yields 3 tokens,
-    of the second 2.
+    It is the best static tree where rounds start uniformly over the transitions: the mean accepted length is the sum of
+    the frequencies of its nodes' rank paths, and a child's is never above its parent's. The trees of all budgets are
+    nested. The gain is in sample, so it has to be judged on other prompts. Chained rounds weigh starts differently: on
+    the ranks 0, 0, 1, repeated, the trees {0, 0.0} and {0, 1} gain the same from uniform starts, but a chained round of
+    the first yields 3 tokens, of the second 2.
     """
     paths = [path for path, _ in most_frequent_paths(trace, budget, drafter)]
     chosen = set(paths)

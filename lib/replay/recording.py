@@ -6,6 +6,7 @@ forward pass of each model for each batch, in which it computes each token's ran
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,7 +34,7 @@ from lib.replay import simulated, trace
 from lib.replay.acceptance import DEEPEST
 from lib.replay.expectation import chances
 from lib.replay.simulated import Recorded
-from lib.replay.trace import BY_DRAFTER, PADDING, Trace, join, loop_start
+from lib.replay.trace import PADDING, Trace, join, loop_start
 from lib.trees import named
 from lib.verify.warping import warp
 
@@ -45,10 +46,9 @@ SECONDS = 10  # between two lines of progress
 
 @dataclass(frozen=True)
 class Texts:
-    """Continuations of prompts. prompts: int64[T] each; written: the tokens of each continuation, its root first.
+    """Continuations of prompts int64[T]. written: the tokens of each, its root first; ended: whether EOS ended it."""
 
-    ended: whether EOS ended it. names, kinds: of each prompt.
-    """
+    BY_ROW = ("names", "kinds", "prompts", "written", "ended")
 
     names: Sequence[str]
     kinds: Sequence[str]
@@ -58,55 +58,51 @@ class Texts:
 
     def select(self, rows: Sequence[int]) -> "Texts":
         """Some of the texts, in this order."""
-        return Texts(*(tuple(values[row] for row in rows) for values in (
-            self.names, self.kinds, self.prompts, self.written, self.ended)))
+        return replace(self, **{name: tuple(getattr(self, name)[row] for row in rows) for name in self.BY_ROW})
 
 
 def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *, names: Sequence[str],
            kinds: Sequence[str], max_new_tokens: int, beyond: int = DEEPEST + 1, temperature: float = 0.0,
            eos_token_id: int | Sequence[int] | None = None, seed: object = None, rows: int = 32,
            labels: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0, parts: Path | None = None,
-           title: str = "", spread_by: object = None) -> Trace:
+           spread_by: object = None) -> Trace:
     """The target continues each prompt int64[T] by a root, `max_new_tokens` transitions at which rounds may start, and
-    `beyond` further tokens, and the result is read.
+    `beyond` further tokens, for a tree of so many levels and its bonus token; the result is read.
 
-    drafters, ahead, siblings: as for `read`. names, kinds: of each prompt.
-    beyond: the depth of the deepest tree that will be replayed, and 1 for its bonus token, so that the trace decides
-        also the rounds that start just before the limit. Deeper trees have fewer starts (see `Trace.starts`).
+    drafters, ahead, siblings: as for `read`. names, kinds: of each prompt. rows: prompts in one batch.
     seed: of sampling, a plain value; each batch has a generator of its own. A temperature above 0 needs one.
-    rows: prompts in one batch.
     parts: a folder for the finished batches of this recording alone; the undamaged ones that are there are taken.
-    title: of the progress bar; without one there is none.
-    spread_by: an object with `target` and `of_ranks` that other processes can make anew (see `Competitors`),
-        so that the run's workers record batches; None: this process records them.
+    spread_by: an object with `target` and `of_ranks` that other processes can make anew (see `Competitors`), so that
+        the run's workers record batches; None: this process records them.
     ValueError where the window of the target or of a drafter is too small.
     """
-    _check_windows({"the target": target, **drafters}, max(map(len, prompts)) + max_new_tokens + beyond)
     settings = max_new_tokens, beyond, temperature, eos_token_id, ahead, siblings, seed
-    batches = [(first, PromptSet(*(tuple(values[first : first + rows]) for values in (names, kinds, prompts))))
-               for first in range(0, len(prompts), rows)]
-    paths = [parts / f"{first:06d}.npz" if parts else None for first, _ in batches]
-    traces = [_recorded_before(path) for path in paths]
-    missing = [batch for batch, part in zip(batches, traces) if part is None]
+    batches = {first: PromptSet(*(tuple(values[first : first + rows]) for values in (names, kinds, prompts)))
+               for first in range(0, len(prompts), rows)}
+    paths = {first: parts / f"{first:06d}.npz" for first in batches} if parts else {}
+    traces: dict[int, Trace] = {}
+    for first, path in paths.items():
+        with suppress(FileNotFoundError, ValueError):  # not recorded yet, or damaged
+            traces[first] = trace.load(path)
+    missing = [batch for batch in batches.items() if batch[0] not in traces]
     models = SimpleNamespace(target=target, of_ranks=drafters)
     fresh = (cluster.spread(record_batch, missing, spread_by, *settings) if spread_by is not None else
              (record_batch(batch, models, *settings) for batch in missing))
-    progress = tqdm(paths, desc=title, disable=not title, mininterval=SECONDS, file=sys.stdout, unit="batch")
-    for number, path in enumerate(progress):
-        if traces[number] is None:
-            traces[number] = next(fresh)
-            if path:
-                trace.save(traces[number], path)
-                traces[number] = trace.load(path)  # rounded, as a recording that continues later reads it
-    return replace(join(traces), labels=dict(labels or {}, temperature=temperature))
+    fresh = tqdm(fresh, parts and parts.name, len(batches), disable=not parts, initial=len(traces), mininterval=SECONDS,
+                 file=sys.stdout, unit="batch")
+    for made, (first, _) in zip(fresh, missing):
+        if parts:
+            trace.save(made, paths[first])
+            made = trace.load(paths[first])  # rounded, as a recording that continues later reads it
+        traces[first] = made
+    return replace(join([traces[first] for first in batches]), labels=dict(labels or {}, temperature=temperature))
 
 
 def record_batch(batch: tuple[int, PromptSet], models, max_new_tokens: int, beyond: int, temperature: float,
                  eos_token_id: int | Sequence[int] | None, ahead: int, siblings: int, seed: object) -> Trace:
-    """The part of a recording that one batch makes; a function of its arguments, so that any process may make it.
+    """The part of a recording that one batch makes, a function of its arguments, so that any process may make it.
 
-    batch: its prompts after the number of the first one among all. models: has `target`, and the drafters as
-    `of_ranks`; the others as for `record`.
+    batch: the number of its first prompt among all, and its prompts. models: has `target` and `of_ranks`.
     """
     first, prompts = batch
     generator = None if seed is None else cluster.seeded(seed, first)
@@ -120,21 +116,12 @@ def record_batch(batch: tuple[int, PromptSet], models, max_new_tokens: int, beyo
                    loops=np.array([loop_start(row[: max_new_tokens + 1]) for row in written]))
 
 
-def _recorded_before(path: Path | None) -> Trace | None:
-    """A finished batch, if there is an undamaged one."""
-    try:
-        return trace.load(path) if path and path.exists() else None
-    except ValueError:  # damaged: it is recorded again
-        return None
-
-
 # --------------------------------------------------------------------------------------------- the drafters of a target
 
 
 class Competitors(dict):
     """By name the drafters of pairs that share a target whose rounds follow from a text, the first that of headlines:
-    language models and drafters that read ahead, as `record` takes them, and others that read the text alone. Other
-    processes make them anew.
+    those with ranks as `record` takes them, and others that read the text alone. Other processes make them anew.
 
     specs: as `drafters.make` takes them, "model" for the draft models of all pairs; empty: these, or for a target alone
     those that read the text. longest: positions that the longest text needs, its deepest tree included; drafters with
@@ -150,7 +137,7 @@ class Competitors(dict):
         for spec in specs or (["model"] if models else of_text):
             self.update(models if spec == "model" and models else {spec: self._made(spec)})
         for name, drafter in list(self.items()):
-            if reason := window_refusal(window_of(drafter), longest):
+            if reason := _refusal(drafter, longest):
                 print(f"{name} is left out: {reason}")
                 del self[name]
         if not self.of_ranks:
@@ -176,18 +163,10 @@ class Competitors(dict):
         return {name: drafter for name, drafter in self.items() if getattr(drafter, "reads_ahead", True)}
 
 
-def by_target(pairs: Sequence) -> dict[str, list]:
-    """Pairs grouped by their target's name: one recording of a target serves all its drafters."""
-    groups: dict[str, list] = {}
-    for pair in pairs:
-        groups.setdefault(pair.target_name, []).append(pair)
-    return groups
-
-
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
          deepest: int = 0) -> int | None:
-    """The tokens that a prompt may have so that its continuations fit the target's window, with room for the deepest
-    tree and 1 token past the limit; None without a window. deepest: levels of trees that are replayed.
+    """The tokens that a prompt may have so that replayed and live continuations fit the target's window, with the
+    deepest tree and 1 token past the limit; None without a window. deepest: levels of trees that are replayed.
     """
     windows = [pair.window for pair in pairs if pair.window]
     live = max((named(shape).max_depth for shape in live_shapes), default=0)
@@ -196,13 +175,11 @@ def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Seq
 
 def record_all(competitors: Competitors, prompts: PromptSet, choosing: Sequence[str], *, temperatures: Sequence[float],
                tokens: int, seed: int, folder: Path, deepest: int = DEEPEST) -> list[Recorded]:
-    """The traces of the competitors' target, one per temperature: continuations of `tokens` tokens.
+    """The traces of the competitors' target, one per temperature: continuations of `tokens` tokens, each of which goes
+    on for a tree of `deepest` levels past its last start.
 
-    choosing: the names of the prompts that trees are grown from (see `Recorded.halves`). deepest: levels of the deepest
-    tree that is replayed; each text goes on that far past its last start.
-
-    Each batch is a file in `folder`, which is for recordings of the same arguments: one that was stopped continues, and
-    a finished one is read again. Batches are recorded on workers where the run has some.
+    choosing: the names of the prompts that trees are grown from (see `Recorded.halves`). folder: of recordings of the
+    same arguments alone, in which one that was stopped continues, and a finished one is read again.
     """
     pair, recordings = competitors.pairs[0], []
     for temperature in temperatures:
@@ -211,7 +188,7 @@ def record_all(competitors: Competitors, prompts: PromptSet, choosing: Sequence[
             pair.target, competitors.of_ranks, prompts.ids, names=prompts.names, kinds=prompts.kinds,
             max_new_tokens=tokens, beyond=deepest + 1, ahead=deepest, temperature=temperature,
             eos_token_id=pair.eos_token_ids, seed=seed, labels={"target": pair.target_name, "choosing": list(choosing)},
-            parts=folder / part, spread_by=competitors, title=f"{pair.target_name}, temperature {temperature:g}")
+            parts=folder / part, spread_by=competitors)
         recordings.append(Recorded(made, prompts.ids))
     return recordings
 
@@ -226,17 +203,18 @@ def read(target, drafters: Mapping[str, object], texts: Texts, *, temperature: f
 
     target: the model that wrote them; None if it is not here, which leaves `target_probs` 0 and gives no `alpha`.
     drafters: causal language models of the target's vocabulary with tree attention, whose proposal depends on the path
-        alone, or drafters with `read_ahead`, which read the target.
-    ahead: how many tokens ahead `read_ahead` is read.
-    siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), which
-        needs a temperature above 0 and a generator; 0 for none.
+        alone, or drafters with `read_ahead`, which read the target; ahead: how many tokens ahead.
+    siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), with a
+        temperature above 0 and a generator; 0 for none.
     ValueError for a model without tree attention, or whose window is shorter than a text.
     """
-    models = [*([] if target is None else [target]),
-              *(drafter for drafter in drafters.values() if not isinstance(drafter, Drafter))]
+    models = [model for model in (target, *drafters.values()) if model is not None and not isinstance(model, Drafter)]
     for model in models:
         check_attention(model)
-    _check_windows(drafters, max(map(len, texts.prompts)) + max(map(len, texts.written)) - 1)
+    longest = max(map(len, texts.prompts)) + max(map(len, texts.written)) - 1  # the last token is not read
+    for name, drafter in drafters.items():
+        if reason := _refusal(drafter, longest):
+            raise ValueError(f"{name}: {reason}")
     vocabulary = max((model.config.get_text_config().vocab_size for model in models), default=1)
     rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, texts.written)) * vocabulary)))
     parts = [texts.select(range(first, min(first + rows, len(texts.written))))
@@ -244,18 +222,11 @@ def read(target, drafters: Mapping[str, object], texts: Texts, *, temperature: f
     return join([_read(target, drafters, part, temperature, ahead, siblings, generator) for part in parts])
 
 
-def window_of(model) -> int | None:
-    """Positions that a model or drafter has; None without a limit."""
+def _refusal(model, longest: int) -> str:
+    """Why texts of so many tokens do not fit the window of a model or drafter; empty where they do."""
     if isinstance(model, Drafter):
-        return model.window
-    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def _check_windows(models: Mapping[str, object], longest: int) -> None:
-    """ValueError where the longest text, of which the last token is written and not read, outgrows a window."""
-    for name, model in models.items():
-        if reason := window_refusal(window_of(model), longest):
-            raise ValueError(f"{name}: {reason}")
+        return window_refusal(model.window, longest)
+    return window_refusal(getattr(model.config.get_text_config(), "max_position_embeddings", None), longest)
 
 
 def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
@@ -266,7 +237,7 @@ def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence
     cache = prefill(forward_pass(model, "layers"), prompts).cache
     block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
     logits = tree_forward(model, block, torch.arange(block.shape[1], device=block.device), None, cache).logits
-    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return torch.cat([row[: len(text) - 1] for row, text in zip(logits, written)])
 
 
@@ -286,16 +257,16 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
         array[inside] = values.cpu().numpy()
         return array
 
-    by_drafter: dict[str, dict[str, np.ndarray]] = {name: {} for name in BY_DRAFTER}
+    by_drafter = {"ranks": dict.fromkeys(drafters), "probs": dict.fromkeys(drafters), "alpha": {}, "chances": {}}
     target_probs = np.zeros(inside.shape, np.float32)
     if target is not None:
         logits = branched_logits(target, texts.prompts, texts.written)
         warped = warp(logits, temperature)
         shown = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
         target_probs = spread(shown.gather(1, following.to(shown.device)[:, None])[:, 0])
+    reading = {name: drafter for name, drafter in drafters.items() if isinstance(drafter, Drafter)}
     for name, drafter in drafters.items():
-        if isinstance(drafter, Drafter):
-            by_drafter["ranks"][name], by_drafter["probs"][name] = _read_ahead(drafter, target, texts, inside, ahead)
+        if name in reading:
             continue
         scores = branched_logits(drafter, texts.prompts, texts.written)
         scores = scores if target is None else scores[:, : warped.shape[1]].to(warped.device)
@@ -308,19 +279,35 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
         if siblings:
             by_rule = chances(warped, proposal, token, siblings, generator)
             by_drafter["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
+    _read_ahead(reading, target, texts, ahead, by_drafter, inside.shape)
     loops = np.array([loop_start(row) for row in texts.written])
     return Trace(tokens, lengths, np.array(texts.ended), loops, target_probs, **by_drafter, prompts=tuple(texts.names),
                  kinds=tuple(texts.kinds), labels={"temperature": temperature})
 
 
-def _read_ahead(drafter: Drafter, target, texts: Texts, inside: np.ndarray,
-                depth: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks and probabilities [N, L, depth] of a drafter's `read_ahead`, text by text."""
-    ranks = np.full((*inside.shape, depth), PADDING["ranks"], np.int32)
-    probs = np.zeros(ranks.shape, np.float32)
+class _OncePerText:
+    """A target that runs once for the heads that read the same text."""
+
+    def __init__(self, target):
+        self.target, self.config, self.device = target, target.config, target.device
+        self.text, self.outputs = torch.empty(0), None
+
+    def __call__(self, text: Tensor, **options):
+        if not torch.equal(text, self.text):
+            self.text, self.outputs = text, self.target(text, **options)
+        return self.outputs
+
+
+def _read_ahead(drafters: Mapping[str, Drafter], target, texts: Texts, depth: int,
+                by_drafter: Mapping[str, dict[str, np.ndarray]], shape: tuple[int, int]) -> None:
+    """Adds ranks and probabilities [N, L, depth] of each drafter's `read_ahead`, text by text."""
+    target = target and _OncePerText(target)
+    for name in drafters:
+        by_drafter["ranks"][name] = np.full((*shape, depth), PADDING["ranks"], np.int32)
+        by_drafter["probs"][name] = np.zeros((*shape, depth), np.float32)
     for row, (prompt, written) in enumerate(zip(texts.prompts, texts.written)):
         text, count = torch.cat([prompt, torch.tensor(written)]), len(written) - 1
         decided = np.add.outer(np.arange(max(1, count)), np.arange(depth)) < count
-        for array, values in zip((ranks, probs), drafter.read_ahead(target, [text], [len(prompt)], depth)):
-            array[row, : len(decided)][decided] = values[0].cpu().numpy()[decided]
-    return ranks, probs
+        for name, drafter in drafters.items():
+            for kind, values in zip(("ranks", "probs"), drafter.read_ahead(target, [text], [len(prompt)], depth)):
+                by_drafter[kind][name][row, : len(decided)][decided] = values[0].cpu().numpy()[decided]

@@ -1,13 +1,11 @@
 """Replay by drafting again: the drafter drafts in each round, and the trace's tokens decide, without the target.
 
-Ranks in a trace do not decide the trees of drafters that read the committed text alone (look-up, suffix automata, of
-n-grams those nodes for which there is a token), nor trees that grow by the drafter's probabilities on branches that
-the target did not take. But these drafts do not depend on the target's decisions beyond the text, and under greedy
-verification (and naive sampling, on a trace sampled at that temperature) the accepted path follows the recorded
-tokens. So drafting again and walking the recorded tokens through the draft gives the rounds of live decoding: exactly
-for drafters without a model; for language models exactly in float64, and in float32 unless two candidates have equal
-reach up to rounding, which depends on the batch. Heads need the target's hidden states, for which one forward pass of
-the target reads each text.
+Ranks in a trace do not decide the trees of drafters that read the committed text alone (look-up, suffix automata), nor
+trees that grow by the drafter's probabilities on branches that the target did not take. But these drafts depend on the
+text alone, and under greedy verification (and naive sampling, on a trace sampled at that temperature) the accepted path
+follows the recorded tokens. So drafting again and walking the recorded tokens through the draft gives the rounds of live
+decoding: exactly for drafters without a model, and for models in float64; in float32 unless two candidates have equal
+reach up to rounding. Heads need the target's hidden states, for which one forward pass of the target reads each text.
 """
 
 import copy
@@ -34,8 +32,8 @@ MOST_ROWS = 32  # rows whose hidden states are in memory
 class SimulatedWalk(Walk):
     """Rounds whose trees differ: a `Walk` whose `nodes` are those of each round's own tree.
 
-    depth, and draft_calls (the levels that were forwarded for the tree; for heads, for its batch):
-    int64[R]. open_end: bool[R], whether the accepted path ends at a node with children.
+    depth, draft_calls (levels forwarded for the tree; for heads, for its batch): int64[R]. open_end: bool[R], whether
+    the accepted path ends at a node with children.
     """
 
     depth: np.ndarray
@@ -71,9 +69,7 @@ class Recorded:
         self.states = {}
 
     def halves(self) -> tuple["Recorded", "Recorded"]:
-        """The part that trees are grown from, whose prompts' names are in labels["choosing"], and the part that judges
-        them.
-        """
+        """The part that trees are grown from, of the prompts in labels["choosing"], and the part that judges them."""
         chooses = np.isin(np.array(self.trace.prompts), self.trace.labels["choosing"])
         choosing, judging = (Recorded(self.trace.select(half), [self.prompts[row] for row in np.flatnonzero(half)])
                              for half in (chooses, ~chooses))
@@ -83,15 +79,12 @@ class Recorded:
 def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32) -> SimulatedWalk:
     """The rounds that follow one another in each row, row by row (as `acceptance.rounds_of`).
 
-    drafter: as in live decoding, with its temperature; `replay` in the traits of its kind is not LIVE: it reads the
-        text alone, or is a language model, or a head of the target's hidden states, or a look-up before one of these.
-    rows: the number of rows that are decoded together.
-    ValueError for other drafters.
+    drafter: as in live decoding, with its temperature; ValueError where the traits of its kind say LIVE. rows: the
+    number of rows that are decoded together.
     """
     if not replayable(drafter):
         raise ValueError(f"drafter is a {type(drafter).__name__}, whose rounds depend on more than the text and the "
-                         "target, or which cannot start inside a text; give a kind whose traits say how it is "
-                         "replayed, and decode with others live")
+                         "target; give a kind whose traits say how it is replayed, and decode with others live")
     ends, walked = recorded.trace.ends, []
     for row, start, draft, path, draft_calls in drafted(recorded, drafter, shape, rows=rows):
         node, tree = path[-1] if path else ROOT, draft.tree

@@ -26,9 +26,9 @@ class Trace:
     starts at i.
 
     tokens: int32[N, L + 1], -1 after a row's end. lengths: int64[N], the transitions before the length limit, at which
-    rounds may start; the text goes on past the limit, so that it decides the last rounds to their ends. ended: bool[N],
-    whether EOS ended the text, and with it the round that reached it. loops: int64[N], the transition at which a row
-    begins to repeat itself to the limit, or its length.
+    rounds may start; the text goes on past it, so that it decides the last rounds to their ends. ended: bool[N],
+    whether EOS ended the text. loops: int64[N], the transition at which a row begins to repeat itself to the limit, or
+    its length.
     By transition, float[N, L], at the trace's temperature, and at temperature 1 for a greedy trace: `target_probs` of
     c_{i+1}; by drafter `ranks` (int32; -1 after the end) and `probs`, and `alpha` = sum min(p, q) of the warped
     distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary 3.6).
@@ -58,9 +58,8 @@ class Trace:
 
     def starts(self, depth: int) -> np.ndarray:
         """int64[N]: of each row's transitions the first ones, at which rounds of a tree of this depth count: before the
-        limit, and unless EOS ended the text with start + depth + 1 <= end, so that the text decides the whole round.
-
-        Leaving out the rounds that the end of a text shortens would be a bias, because long rounds are cut more often.
+        limit, and unless EOS ended the text with start + depth + 1 <= end. The text decides these rounds to their ends;
+        leaving out only those that it cuts would be a bias, because long rounds are cut more often.
         """
         return np.where(self.ended, self.lengths, np.minimum(self.lengths, np.maximum(self.ends - depth, 0)))
 
@@ -74,10 +73,6 @@ class Trace:
         """bool[N, L]: the transitions of each row before its loop and the limit."""
         return np.arange(self.tokens.shape[1] - 1)[None] < np.minimum(self.loops, self.lengths)[:, None]
 
-    def drafter_ranks(self, drafter: str | None = None) -> np.ndarray:
-        """The ranks of a drafter, [N, L] or [N, L, D]; None for the first one."""
-        return self.ranks[next(iter(self.ranks)) if drafter is None else drafter]
-
     def next_ranks(self, drafter: str) -> np.ndarray:
         """int32[N, L]: the rank of the next token at each transition."""
         ranks = self.ranks[drafter]
@@ -85,7 +80,7 @@ class Trace:
 
     def select(self, rows: np.ndarray) -> "Trace":
         """The trace of some rows, bool[N] or int64."""
-        rows = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, dtype=np.int64)
+        rows = np.arange(len(self.prompts))[rows]
         return replace(
             self,
             **{name: getattr(self, name)[rows] for name in BY_ROW},
@@ -119,30 +114,26 @@ def join(parts: Sequence[Trace]) -> Trace:
 
 
 def save(trace: Trace, path: str | Path, **more: np.ndarray) -> None:
-    """Writes a trace, and further arrays, to one compressed .npz file, in one step: small integers and half precision.
-    """
+    """Writes a trace, and further arrays, to one compressed .npz file: small integers and half precision."""
     arrays = {name: getattr(trace, name) for name in BY_ROW} | more
     arrays |= {f"{kind}.{name}": array for kind in BY_DRAFTER for name, array in getattr(trace, kind).items()}
-    small = {name: array.astype(_smallest(array)) for name, array in arrays.items()}
+    small = {name: array.astype(_smallest_type(array)) for name, array in arrays.items()}
     stream = BytesIO()
     np.savez_compressed(stream, **small, **{name: np.array(json.dumps(getattr(trace, name))) for name in NAMES})
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     atomic_file.replace(Path(path), stream.getvalue())
 
 
-def _smallest(array: np.ndarray) -> type:
+def _smallest_type(array: np.ndarray) -> np.dtype:
     """The smallest dtype that holds an array's integers; half precision for other numbers."""
     if array.dtype.kind in "bf":
-        return bool if array.dtype == bool else np.float16
-    low, high = int(array.min(initial=0)), int(array.max(initial=0))
-    return next(kind for kind in (np.int8, np.int16, np.int32, np.int64)
-                if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max)
+        return np.dtype(bool if array.dtype == bool else np.float16)
+    return np.result_type(*(np.min_scalar_type(edge) for edge in (array.min(initial=0), array.max(initial=0))))
 
 
 def load(path: str | Path) -> Trace:
-    """Reads a trace that `save` wrote; probabilities are rounded to half precision.
-
-    FileNotFoundError if there is no file; ValueError if the file is damaged or holds something else.
+    """Reads a trace that `save` wrote; probabilities are rounded to half precision. FileNotFoundError if there is no
+    file; ValueError if it is damaged or holds something else.
     """
     return load_with_more(path)[0]
 
@@ -151,14 +142,14 @@ def load_with_more(path: str | Path) -> tuple[Trace, dict[str, np.ndarray]]:
     """As `load`, with the further arrays of the file."""
     try:
         with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
+            arrays = dict(file)
         names = {name: json.loads(str(arrays.pop(name))) for name in NAMES}
         read = {name: arrays.pop(name).astype(INTEGERS.get(name, np.float32)) for name in BY_ROW}
         for kind in BY_DRAFTER:
             read[kind] = {name.split(".", 1)[1]: arrays.pop(name).astype(INTEGERS.get(kind, np.float32))
                           for name in list(arrays) if name.startswith(f"{kind}.")}
-        prompts, kinds = tuple(names["prompts"]), tuple(names["kinds"])
-        return Trace(**read, labels=names["labels"], prompts=prompts, kinds=kinds), arrays
+        return Trace(**read, labels=names["labels"], prompts=tuple(names["prompts"]),
+                     kinds=tuple(names["kinds"])), arrays
     except FileNotFoundError:
         raise
     except Exception as error:  # whatever a damaged archive raises

@@ -27,7 +27,7 @@ from lib.cost.roofline import HARDWARE
 from lib.decoding import continuations
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
-from lib.replay import logs
+from lib.replay import logs, recording
 from lib.replay.simulated import Recorded
 from lib.tests import small_models
 from lib.tests.engines import setting_readers as engine_readers
@@ -51,7 +51,7 @@ def tried(limits=Limits(8, 4)):
     pair = SimpleNamespace(target=None, target_name="t", draft_model=DRAFTER)
     entrants = [Entrant("model", "model", pair, LanguageModelDrafter(DRAFTER)),
                 Entrant("lookup", "lookup", pair, LookupDrafter())]
-    trace = logs.trace_of(texts(), {"model": DRAFTER}, temperature=0.0)
+    trace = recording.read(None, {"model": DRAFTER}, texts(), temperature=0.0)
     return [each for entrant in entrants for each in static(entrant, Recorded(trace, texts().prompts), limits)]
 
 

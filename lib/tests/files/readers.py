@@ -10,13 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from transformers import AutoTokenizer
 
 from lib.cost import by_depth_and_rank, recommendation, served
 from lib.drafters import heads
 from lib.drafters.heads import files
 from lib.lab import plan, provenance
 from lib.lab.plan import UsageError
-from lib.models import load_pair, prompts
+from lib.models import SHIPPED, load_pair, prompts
 from lib.models.checks import PairError
 from lib.replay import logs, trace
 from lib.tests import small_models
@@ -25,6 +26,7 @@ from lib.training import heads as training
 
 NOTEBOOKS = ("01_shapes", "02_acceptance")
 TARGET = small_models.llama(0, hidden=16, layers=2)
+TOKENIZER = AutoTokenizer.from_pretrained(SHIPPED / "tiny")
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,18 @@ def good_inputs() -> list[bytes]:
     return [lines({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body})]
 
 
+def read_log(path: Path, inputs: str | Path = "") -> object:
+    """A log as tokens of a small tokenizer."""
+    return logs.read(path, TOKENIZER, eos_token_id=0, inputs=inputs)
+
+
 def read_inputs(path: Path) -> object:
     """A batch's output with this input file."""
     answer = {"message": {"role": "assistant", "content": "b"}, "finish_reason": "stop"}
     with TemporaryDirectory() as folder:
         log = Path(folder) / "output.jsonl"
         log.write_bytes(lines({"custom_id": "a", "response": {"body": {"choices": [answer]}}}))
-        return logs.read(log, path)
+        return read_log(log, path)
 
 
 def good_costs() -> list[bytes]:
@@ -149,7 +156,7 @@ def readers() -> dict[str, Reader]:
     """All of them, by name."""
     found = {
         "prompts": Reader(prompts.rows, (ValueError, LookupError), "p.jsonl", good_prompts),
-        "logs": Reader(logs.read, (ValueError,), "l.jsonl", good_logs),
+        "logs": Reader(read_log, (ValueError,), "l.jsonl", good_logs),
         "inputs": Reader(read_inputs, (ValueError,), "i.jsonl", good_inputs),
         "costs": Reader(served.read_costs, (ValueError,), "c.csv", good_costs),
         "rates": Reader(by_depth_and_rank.read, (ValueError,), "r.csv", good_rates),

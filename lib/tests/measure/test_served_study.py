@@ -23,7 +23,7 @@ VALUES = dict(logs="", inputs="", endpoint="", served="", prompts="", temperatur
 
 @pytest.fixture(scope="module")
 def texts():
-    return logs.select(study.read("", "", TARGET), range(10))
+    return study.read("", "", TARGET).select(range(10))
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_the_tables_are_those_of_the_log(tmp_path):
 
 
 def test_without_ids_the_examples_answers_stand_in(texts, competing):
-    alone = logs.select(texts, [row for row, by in enumerate(texts.known_by) if by == logs.BY_TEXT])
+    alone = texts.select([row for row, by in enumerate(texts.known_by) if by == logs.BY_TEXT])
     rows = study.by_text_alone(competing, alone, TARGET.tokenizer, 0.7)
     assert set(rows["answers"]) == {12} and set(rows["drafter"]) == {"lookup", "sam"}
     assert rows["example"].all()

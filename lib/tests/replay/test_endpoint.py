@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lib.replay import endpoint, logs
+from lib.replay import endpoint
 
 pytestmark = pytest.mark.optional  # openai
 KEY = "sk-a-secret"
@@ -77,19 +77,22 @@ def quick(monkeypatch):
         monkeypatch.setattr(endpoint, name, value)
 
 
-def collect(fake, folder, requests=REQUESTS, report=lambda line: None):
-    return endpoint.collect(fake.url, requests, dict.fromkeys(requests, "k"), folder, report=report)
+def collect(fake, folder, requests=REQUESTS):
+    return endpoint.collect(fake.url, requests, dict.fromkeys(requests, "k"), folder)
+
+
+def lines_of(path):
+    return sorted(map(json.loads, path.read_text().splitlines()), key=lambda line: line["id"])
 
 
 @pytest.mark.parametrize("ids", [True, False])
 def test_answers_are_the_lines_of_a_log(ids, tmp_path):
     with Fake(ids=ids) as fake:
-        found = logs.read(collect(fake, tmp_path))
-    assert sorted(line.name for line in found.lines) == NAMES and not found.refused
-    for line in found.lines:
-        assert line.request == REQUESTS[line.name] and line.kind == "k"
-        assert line.choice["text"] == f"answer to text of {line.name}"
-        assert line.choice.get("token_ids") == ([1, 2] if ids else None)
+        path = collect(fake, tmp_path)
+    for name, line in zip(NAMES, lines_of(path), strict=True):
+        choice, = line["response"]["choices"]
+        assert (line["id"], line["category"], line["request"]) == (name, "k", REQUESTS[name])
+        assert choice["text"] == f"answer to text of {name}" and choice.get("token_ids") == ([1, 2] if ids else None)
     assert fake.keys == {f"Bearer {KEY}"}
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()]
 
@@ -97,12 +100,11 @@ def test_answers_are_the_lines_of_a_log(ids, tmp_path):
 def test_what_fails_for_now_is_asked_again(tmp_path):
     script = {"text of q0": [429, 500], "text of q1": ["die"], "text of q2": ["slow"], "text of q3": [503]}
     with Fake(script) as fake:
-        assert len(logs.read(collect(fake, tmp_path)).lines) == len(NAMES)
+        assert len(lines_of(collect(fake, tmp_path))) == len(NAMES)
         assert len(fake.requests) == len(NAMES) + 5
 
 
-def test_a_server_that_dies_half_way_loses_nothing(tmp_path):
-    reports = []
+def test_a_server_that_dies_half_way_loses_nothing(tmp_path, capsys):
     with Fake({"text of q4": [500] * 9}) as fake:
         with pytest.raises(ValueError, match=r"gave no answer of 'served' \(.*status 500.*goes on from there"):
             collect(fake, tmp_path)
@@ -111,9 +113,9 @@ def test_a_server_that_dies_half_way_loses_nothing(tmp_path):
         path.write_bytes(path.read_bytes() + b'{"id": "q4", "resp')  # as a kill in the middle of a line leaves it
         fake.script.clear()
         fake.requests.clear()
-        assert collect(fake, tmp_path, report=reports.append) == path
-        assert len(fake.requests) == 2 and reports[0].startswith("4 of 6 answers are there")
-        assert sorted(json.loads(line)["id"] for line in path.read_text().splitlines()) == NAMES
+        assert collect(fake, tmp_path) == path
+        assert len(fake.requests) == 2 and "4 of 6 answers are there" in capsys.readouterr().out
+        assert [line["id"] for line in lines_of(path)] == NAMES
         collect(fake, tmp_path)
         assert len(fake.requests) == 2, "nothing is asked twice"
         others = {"q0": REQUESTS["q0"] | {"temperature": 1.0}}

@@ -9,7 +9,6 @@ import torch
 from transformers import AutoTokenizer
 
 from lib.decoding import continuations
-from lib.lab import stats
 from lib.models import SHIPPED, dialogue, load_pair
 from lib.replay import exact, logs, recording
 from lib.trees import named, shapes
@@ -38,7 +37,7 @@ def tokenizer():
 
 def texts_of(lines, folder, tokenizer=PAIR.tokenizer, inputs="", eos=EOS):
     (folder / "log").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
-    return logs.tokenised(logs.read(folder / "log", inputs), tokenizer, eos_token_id=eos)
+    return logs.read(folder / "log", tokenizer, eos_token_id=eos, inputs=inputs)
 
 
 def chat(message, request=None, usage=None, prompt_token_ids=None, **choice):
@@ -81,7 +80,7 @@ def test_every_form_gives_the_trace_that_was_recorded(form, tmp_path):
     assert texts.names == NAMES and set(texts.known_by) == {logs.BY_IDS} and texts.temperatures == (0.0,)
     assert all(map(torch.equal, texts.prompts, PROMPTS))
     assert [*texts.written] == written and [*texts.ended] == ended
-    made = logs.trace_of(texts, {"d": PAIR.draft_model}, temperature=0.0)
+    made = recording.read(None, {"d": PAIR.draft_model}, texts)
     recorded = recording.record(PAIR.target, {"d": PAIR.draft_model}, PROMPTS, names=NAMES, kinds=NAMES, beyond=0,
                                 max_new_tokens=NEW, eos_token_id=eos)
     width = made.tokens.shape[1]
@@ -104,7 +103,7 @@ def test_text_alone_is_its_canonical_tokens(tmp_path):
         del line["response"]["choices"][0]["token_ids"]
     texts = texts_of(lines, tmp_path)
     assert [*texts.written] == canonical and set(texts.known_by) == {logs.BY_TEXT}
-    again = logs.canonicalised(logs.select(by_ids, [2, 0]), PAIR.tokenizer)
+    again = logs.canonicalised(by_ids.select([2, 0]), PAIR.tokenizer)
     assert [*again.written] == [canonical[2], canonical[0]] and again.names == ("c", "a")
 
 
@@ -139,7 +138,7 @@ def test_a_template_with_a_date_gets_the_day_of_the_log(tokenizer, tmp_path):
 def test_an_answer_that_ended_by_itself_ends_in_eos(choice, request_body, ends, tmp_path):
     found = texts_of([chat({"content": "def main"}, request_body, **choice)], tmp_path)
     assert found.ended == (ends,) and (found.written[0][-1] == EOS) == ends
-    trace = logs.trace_of(found, {"d": PAIR.draft_model}, temperature=0.0)
+    trace = recording.read(None, {"d": PAIR.draft_model}, found)
     assert trace.starts(2)[0] == (len(found.written[0]) - 1 if ends else max(0, len(found.written[0]) - 3))
     assert exact.rounds(trace, shapes.chain(2), "d").rows.size == trace.starts(2)[0]
 
@@ -214,15 +213,15 @@ def test_a_line_that_cannot_be_used_is_named_with_the_reason(line, reason, token
 def test_a_file_of_which_too_much_is_refused_is_no_log(text, message, tmp_path):
     (tmp_path / "log").write_text(text)
     with pytest.raises(ValueError, match=message):
-        logs.read(tmp_path / "log")
+        logs.read(tmp_path / "log", PAIR.tokenizer, eos_token_id=EOS)
 
 
 def test_a_file_that_is_not_there_and_an_input_file_that_is_none_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="no log at .*nothing"):
-        logs.read(tmp_path / "nothing")
+        logs.read(tmp_path / "nothing", PAIR.tokenizer, eos_token_id=EOS)
     (tmp_path / "log").write_text(json.dumps(GOOD))
     with pytest.raises(ValueError, match="log, line 1 is no request .*the batch's own input file"):
-        logs.read(tmp_path / "log", tmp_path / "log")
+        logs.read(tmp_path / "log", PAIR.tokenizer, eos_token_id=EOS, inputs=tmp_path / "log")
 
 
 # -------------------------------------------------------------------------------------------------------- conversations
@@ -243,13 +242,8 @@ def test_answers_of_one_conversation_are_its_turns(with_ids, tmp_path):
                  ("d", [*of_turns(1, "a")[:2], of_turns(1, "d")[-1]])]
     lines = [{"id": name, "messages": messages} for name, messages in dialogues]
     if with_ids:
-        prompts = [dialogue.tokenise(messages[:-1], PAIR.tokenizer).tolist() for _, messages in dialogues]
-        answers = [PAIR.tokenizer(messages[-1]["content"])["input_ids"] for _, messages in dialogues]
-        lines = [{"id": name, "request": {}, "response": {
-            "choices": [{"text": "", "token_ids": answer}], "prompt_token_ids": prompt}}
-            for (name, _), prompt, answer in zip(dialogues, prompts, answers)]
+        lines = [{"id": name, "request": {"messages": before}, "response": {
+            "choices": [{"message": answer, "token_ids": IDS, "prompt_token_ids": PROMPT_IDS}]}}
+            for name, (*before, answer) in dialogues]
     texts = texts_of(lines, tmp_path)
-    if with_ids:  # an answer with which the conversation did not go on cannot be told from the one with which it did
-        assert {stats.unit(name) for name in texts.names} in ({"a1", "b1", "c", "d"}, {"b1", "c", "d"})
-    else:
-        assert texts.names == ("b1 turn 2", "c", "a1 turn 1", "b1 turn 1", "a1 turn 3", "a1 turn 2", "d")
+    assert texts.names == ("b1 turn 2", "c", "a1 turn 1", "b1 turn 1", "a1 turn 3", "a1 turn 2", "d")

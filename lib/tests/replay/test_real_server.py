@@ -1,5 +1,6 @@
 """A real server, transformers' own: what it answers is what is recorded in process."""
 
+import json
 import os
 import socket
 import subprocess
@@ -57,17 +58,18 @@ def test_a_servers_greedy_answers_are_what_is_recorded_in_process(url, tmp_path)
     prompts = [pair.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in TEXTS]
     requests = {f"q{number}": endpoint.request_of(str(SHIPPED / "small"), text, new_tokens=NEW, temperature=0.0, seed=0)
                 for number, text in enumerate(TEXTS)}
-    logged = logs.read(endpoint.collect(url, requests, dict.fromkeys(requests, "k"), tmp_path))
-    logged = logs.Logged(sorted(logged.lines, key=lambda line: line.name), logged.refused)
+    path = endpoint.collect(url, requests, dict.fromkeys(requests, "k"), tmp_path)
     eos = sorted(pair.eos_token_ids)
     rows = continuations(pair.target, prompts, max_new_tokens=NEW, rows=len(prompts), eos_token_id=eos)
     texts = [pair.tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False) for row in rows]
-    assert [line.choice["text"] for line in logged.lines] == texts
-    read = logs.tokenised(logged, pair.tokenizer, eos_token_id=eos)
+    lines = sorted(map(json.loads, path.read_text().splitlines()), key=lambda line: line["id"])
+    assert [line["response"]["choices"][0]["text"] for line in lines] == texts
+    read = logs.read(path, pair.tokenizer, eos_token_id=eos)
+    read = read.select([read.names.index(name) for name in requests])
     ids = pair.tokenizer(texts, add_special_tokens=False)["input_ids"]
     canonical = [number for number, row in enumerate(rows) if ids[number] + row[len(row) - (row[-1] in eos) :] == row]
     assert canonical and [read.written[number] for number in canonical] == [rows[number] for number in canonical]
-    made = logs.trace_of(logs.select(read, canonical), {}, temperature=0.0)
+    made = recording.read(None, {}, read.select(canonical))
     recorded = recording.record(pair.target, {}, [prompts[number] for number in canonical], names=made.prompts,
                                 kinds=made.kinds, beyond=0, max_new_tokens=NEW, eos_token_id=eos)
     assert np.array_equal(made.tokens, recorded.tokens[:, : made.tokens.shape[1]])
