@@ -55,16 +55,15 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
     counted = walk.select(walk.starts < trace.loops[walk.rows])
     parent = np.zeros(tree.size, dtype=bool)
     parent[tree.parents[1:]] = True
-    ends_at_parent = parent[counted.nodes] & (counted.starts + counted.accepted < trace.ends[counted.rows])
-    names = np.array(trace.prompts)[counted.rows]
-    kinds = dict(zip(trace.prompts, trace.kinds))
-    rows = []
-    for name in np.unique(names):
-        accepted, open_end = counted.accepted[names == name], ends_at_parent[names == name]
-        for depth in range(1, tree.max_depth + 1):
-            reached = (accepted >= depth) | ((accepted == depth - 1) & open_end)
-            rows.append((name, kinds[name], depth, len(accepted), int(reached.sum()), int((accepted >= depth).sum())))
-    return pd.DataFrame(rows, columns=["prompt", "kind", "depth", "rounds", "reached", "accepted"])
+    open_end = parent[counted.nodes] & (counted.starts + counted.accepted < trace.ends[counted.rows])
+    before, frames = np.zeros(len(counted.rows), dtype=bool), []
+    for depth in range(1, tree.max_depth + 1):
+        accepted = counted.accepted >= depth
+        reached = accepted | ((counted.accepted == depth - 1) & open_end)
+        frames.append(tally(trace.prompts, trace.kinds, counted.rows, before, reached=reached, accepted=accepted))
+    table = pd.concat([frame.assign(depth=depth) for depth, frame in enumerate(frames, 1)])
+    columns = ["prompt", "kind", "depth", "rounds", "reached", "accepted"]
+    return table.sort_values(["prompt", "depth"], ignore_index=True)[columns]
 
 
 def by_node(tree: Tree, walk: Walk, loops: np.ndarray) -> pd.DataFrame:
@@ -77,17 +76,12 @@ def by_node(tree: Tree, walk: Walk, loops: np.ndarray) -> pd.DataFrame:
 
 def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
     """One row per prompt: positions before a loop, how many have rank 0 .. 15, and the sum of alpha."""
-    ranks, valid = trace.next_ranks(drafter), trace.before_loops
-    names = np.array(trace.prompts)
-    kinds = dict(zip(trace.prompts, trace.kinds))
-    rows = []
-    for name in sorted(kinds):
-        inside = valid & (names == name)[:, None]
-        counts = np.bincount(np.minimum(ranks[inside], RANKS), minlength=RANKS + 1)[:RANKS]
-        alpha = float(trace.alpha[drafter][inside].sum()) if drafter in trace.alpha else np.nan
-        rows.append({"prompt": name, "kind": kinds[name], "positions": int(inside.sum()), "alpha_sum": alpha}
-                    | {f"rank_{rank}": int(count) for rank, count in enumerate(counts)})
-    return pd.DataFrame(rows)
+    rows, starts = np.nonzero(trace.before_loops)
+    ranks = trace.next_ranks(drafter)[rows, starts]
+    alpha = trace.alpha[drafter][rows, starts].astype(float) if drafter in trace.alpha else np.full(len(rows), np.nan)
+    table = tally(trace.prompts, trace.kinds, rows, np.zeros(len(rows), dtype=bool), alpha_sum=alpha,
+                  **{f"rank_{rank}": ranks == rank for rank in range(RANKS)})
+    return table.rename(columns={"rounds": "positions"}).drop(columns="stretch")
 
 
 def repetition(trace: Trace) -> pd.DataFrame:

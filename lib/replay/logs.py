@@ -71,13 +71,13 @@ def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inpu
             name = str(row.get("custom_id", row.get("id", where.rpartition(" ")[2])))
             request, response = _bodies(row, requests, name)
             temperature = request.get("temperature", response.get("temperature"))
-            temperature = set() if temperature is None else {float(temperature)}
+            temperature = None if temperature is None else float(temperature)
             rows.append((where, name, str(row.get("category", "logged")), _dialogue(request, response),
                          *_tokens(request, response, tokenizer, usual_ends)))
-            temperatures |= temperature
+            temperatures.add(temperature)
         except ODD as error:
-            other_form = f"it has another form ({type(error).__name__}: {error})"
-            refused[where] = str(error) if isinstance(error, Refused) else other_form
+            form = "" if isinstance(error, Refused) else f"it has another form ({type(error).__name__}: {error})"
+            refused[where] = form or str(error)
     if not rows or len(refused) > MOST_REFUSED * (len(refused) + len(rows)):
         reasons = "; ".join(f"{where}: {reason}" for where, reason in list(refused.items())[:3])
         raise ValueError(f"{path} has {len(rows)} answers that can be used, and {len(refused)} that cannot "
@@ -85,15 +85,15 @@ def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inpu
     places, names, kinds, dialogues, *texts, known_by = zip(*rows)
     count = Counter(names)
     names = [f"{name} ({where})" if count[name] > 1 else name for name, where in zip(names, places)]
-    return LoggedTexts(_named_by_turn(names, dialogues), kinds, *texts, known_by, tuple(sorted(temperatures)), refused)
+    return LoggedTexts(_named_by_turn(names, dialogues), kinds, *texts, known_by, tuple(sorted(temperatures - {None})),
+                       refused)
 
 
 def canonicalised(texts: LoggedTexts, tokenizer) -> LoggedTexts:
     """The same answers, each with the tokens that the tokenizer makes of its text."""
     decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in texts.written]
     written = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in decoded]
-    return replace(texts, known_by=(BY_TEXT,) * len(written),
-                   written=tuple(ids or before for ids, before in zip(written, texts.written)))
+    return replace(texts, written=tuple(ids or before for ids, before in zip(written, texts.written)))
 
 
 # ---------------------------------------------------------------------------------------------------------------- lines

@@ -217,9 +217,9 @@ def read(target, drafters: Mapping[str, object], texts: Texts, *, temperature: f
             raise ValueError(f"{name}: {reason}")
     vocabulary = max((model.config.get_text_config().vocab_size for model in models), default=1)
     rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, texts.written)) * vocabulary)))
-    parts = [texts.select(range(first, min(first + rows, len(texts.written))))
-             for first in range(0, len(texts.written), rows)]
-    return join([_read(target, drafters, part, temperature, ahead, siblings, generator) for part in parts])
+    numbers = range(len(texts.written))
+    return join([_read(target, drafters, texts.select(numbers[first : first + rows]), temperature, ahead, siblings,
+                       generator) for first in numbers[::rows]])
 
 
 def _refusal(model, longest: int) -> str:
@@ -307,7 +307,6 @@ def _read_ahead(drafters: Mapping[str, Drafter], target, texts: Texts, depth: in
         by_drafter["probs"][name] = np.zeros((*shape, depth), np.float32)
     for row, (prompt, written) in enumerate(zip(texts.prompts, texts.written)):
         text, count = torch.cat([prompt, torch.tensor(written)]), len(written) - 1
-        decided = np.add.outer(np.arange(max(1, count)), np.arange(depth)) < count
         for name, drafter in drafters.items():
             for kind, values in zip(("ranks", "probs"), drafter.read_ahead(target, [text], [len(prompt)], depth)):
-                by_drafter[kind][name][row, : len(decided)][decided] = values[0].cpu().numpy()[decided]
+                by_drafter[kind][name][row, :count] = values[0, :count].cpu().numpy()

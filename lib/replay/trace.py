@@ -128,7 +128,7 @@ def _smallest_type(array: np.ndarray) -> np.dtype:
     """The smallest dtype that holds an array's integers; half precision for other numbers."""
     if array.dtype.kind in "bf":
         return np.dtype(bool if array.dtype == bool else np.float16)
-    return np.result_type(*(np.min_scalar_type(edge) for edge in (array.min(initial=0), array.max(initial=0))))
+    return np.min_scalar_type(min(int(array.min(initial=0)), -1 - int(array.max(initial=0))))
 
 
 def load(path: str | Path) -> Trace:

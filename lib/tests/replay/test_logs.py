@@ -124,8 +124,7 @@ def test_prompts_are_read_as_a_server_reads_them(request_body, prompt, tokenizer
 def test_a_template_with_a_date_gets_the_day_of_the_log(tokenizer, tmp_path):
     dated = deepcopy(tokenizer)
     dated.chat_template = "{{ strftime_now('%d %B %Y') }}\n" + TEMPLATE
-    found = texts_of([GOOD], tmp_path, dated)
-    assert dated.decode(found.prompts[0]).startswith("24 November 2025\n")
+    assert dated.decode(texts_of([GOOD], tmp_path, dated).prompts[0]).startswith("24 November 2025\n")
 
 
 # ----------------------------------------------------------------------------------------------------------------- ends
@@ -207,21 +206,15 @@ def test_a_line_that_cannot_be_used_is_named_with_the_reason(line, reason, token
     assert reason in found and bool(reason) == bool(found)
 
 
-@pytest.mark.parametrize("text, message", [
-    ("some text\n", "has 0 answers that can be used, and 1 that cannot .log, line 1: it has another form"),
-    ("", "it has no line"), (json.dumps(GOOD) + "\n{", "log, line 2: .*mend or remove these")])
-def test_a_file_of_which_too_much_is_refused_is_no_log(text, message, tmp_path):
+@pytest.mark.parametrize("text, log, inputs, message", [
+    ("some text\n", "log", "", "has 0 answers that can be used, and 1 that cannot .log, line 1: it has another form"),
+    ("", "log", "", "it has no line"), (json.dumps(GOOD) + "\n{", "log", "", "log, line 2: .*mend or remove these"),
+    ("", "nothing", "", "no log at .*nothing"),
+    (json.dumps(GOOD), "log", "log", "log, line 1 is no request .*the batch's own input file")])
+def test_a_file_of_which_too_much_is_refused_or_that_is_not_there_is_no_log(text, log, inputs, message, tmp_path):
     (tmp_path / "log").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        logs.read(tmp_path / "log", PAIR.tokenizer, eos_token_id=EOS)
-
-
-def test_a_file_that_is_not_there_and_an_input_file_that_is_none_are_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no log at .*nothing"):
-        logs.read(tmp_path / "nothing", PAIR.tokenizer, eos_token_id=EOS)
-    (tmp_path / "log").write_text(json.dumps(GOOD))
-    with pytest.raises(ValueError, match="log, line 1 is no request .*the batch's own input file"):
-        logs.read(tmp_path / "log", PAIR.tokenizer, eos_token_id=EOS, inputs=tmp_path / "log")
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        logs.read(tmp_path / log, PAIR.tokenizer, eos_token_id=EOS, inputs=inputs and tmp_path / inputs)
 
 
 # -------------------------------------------------------------------------------------------------------- conversations

@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib import replay
 from lib.drafters.drafter import Drafter
-from lib.drafters.filling import rank_of
 from lib.models import Pair
 from lib.models.prompts import PromptSet
 from lib.replay import recording, trace
@@ -95,6 +94,22 @@ def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
     assert np.allclose(at_once.alpha["d"], one_by_one.alpha["d"], atol=1e-6) and "h" not in at_once.alpha
 
 
+def test_the_target_runs_once_for_all_heads_that_read_the_same_text(monkeypatch):
+    class Reading(Heads):
+        def read_ahead(self, target, texts, starts, depth):
+            target(texts[0][None])
+            return super().read_ahead(target, texts, starts, depth)
+
+    forward, calls = TARGET.forward, []
+    monkeypatch.setattr(TARGET, "forward", lambda *inputs, **options: calls.append(1) or forward(*inputs, **options))
+    counts = []
+    for heads in ("a", "abc"):
+        calls.clear()
+        made = replay.read(TARGET, {name: Reading() for name in heads}, texts())
+        counts.append(len(calls))
+    assert counts[0] == counts[1] and list(made.ranks) == ["a", "b", "c"]
+
+
 def test_ranks_from_where_the_round_started_are_replayed():
     written = [[1, 2, 3, 4, 7, 8], [5], [6, 7], [8, 9, 1]]
     made = replay.read(TARGET, {"h": Heads()}, texts(written, [True] * 4), ahead=3)
@@ -110,11 +125,6 @@ def test_a_drafter_with_more_padding_than_the_target_is_ranked_among_the_targets
         scores = small_models.llama(2, vocabulary=30)(whole[None]).logits[0, 5:-1, :24][1:]
     order = scores.argsort(descending=True, stable=True)
     assert made.ranks["d"][0].tolist() == [row.tolist().index(token) for row, token in zip(order, whole[7:].tolist())]
-
-
-def test_rank_counts_what_scores_higher_and_ties_by_index():
-    scores = torch.tensor([[1.0, 3.0, 3.0, 2.0]]).repeat(4, 1)
-    assert rank_of(scores, torch.arange(4)).tolist() == [3, 0, 1, 2]
 
 
 # ------------------------------------------------------------------------------------------------------------ recording

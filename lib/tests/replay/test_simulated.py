@@ -1,14 +1,12 @@
 """Replay by drafting again against live decoding, round by round: grown trees, and drafters that read text alone."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from lib import replay
-from lib.drafters import make
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter, NgramDrafter, SuffixAutomatonDrafter
@@ -62,14 +60,6 @@ def test_live_rounds_are_the_replayed_ones(rule):
     assert found.starts.min() == 0 and (found.starts + found.accepted >= 24).any(), "first and last rounds count"
 
 
-@pytest.mark.parametrize("kind, rule", [("eagle3", "eagle2:3,4@9"), ("eagle3", "dyspec:5@24"), ("medusa", "ddtree@9"),
-                                        ("dspark", "dyspec:3@7")])
-def test_trees_that_heads_grow_are_replayed_too(kind, rule):
-    drafter, recorded = headed(kind)
-    found, _ = same_rounds(recorded, drafter, named(rule), HEADED)
-    assert found.drafted.max() > 1
-
-
 TABLES = NgramTables(({(token,): (token + 1) % 24 for token in range(24)},), 24)
 OF_TEXT = {"lookup": LookupDrafter, "sam": SuffixAutomatonDrafter, "ngrams": lambda: NgramDrafter(TABLES)}
 
@@ -109,18 +99,6 @@ def test_a_look_up_in_front_of_another_drafter_is_replayed(kind):
     assert not simulated.replayable(sampled) and not simulated.replayable(CombinedDrafter(made, sampled))
 
 
-@pytest.mark.parametrize("name", ["d", "ngrams"])
-def test_drafting_again_gives_the_rounds_of_the_ranks(name):
-    recorded, again = ({"d": DRAFTER}, LanguageModelDrafter(DRAFTER)) if name == "d" else (
-        {name: OF_TEXT[name]()}, OF_TEXT[name]())
-    made = replay.record(TARGET, recorded, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=24, ahead=8)
-    for shape in map(named, ("chain:8", "kary:2@14")):
-        drafted = simulated.rounds(Recorded(made, PROMPTS), again, shape)
-        by_ranks = replay.chained(replay.rounds(made, shape))
-        for column in ("rows", "starts", "accepted"):
-            assert np.array_equal(getattr(drafted, column), getattr(by_ranks, column))
-
-
 def test_draft_calls_are_those_of_a_row_alone():
     rule = named("dyspec@14")
     for row, prompt in enumerate(PROMPTS[:2]):
@@ -153,9 +131,3 @@ def test_no_round_counts_where_texts_are_too_short():
     made = replay.read(TARGET, {}, texts([[1], [2, 3], [4], [5]]))
     none = simulated.rounds(Recorded(made, PROMPTS), LanguageModelDrafter(DRAFTER), named("dyspec@8"))
     assert len(none.rows) == 0 and none.open_end.dtype == bool
-
-
-def test_drafters_that_remember_rounds_are_refused():
-    rule, pair = named("dyspec@8"), SimpleNamespace(target=TARGET, draft_model=DRAFTER)
-    with pytest.raises(ValueError, match="drafter is a AdaptiveDrafter.*decode with others live"):
-        simulated.rounds(Recorded(RECORDED, PROMPTS), make("adaptive", pair), rule)
