@@ -4,10 +4,10 @@
     evaluate(atlas, "tiny", named("kary:2@14"))
     evaluate_rule(atlas, "tiny", lambda candidates: candidates.best(8))
 
-A file holds one target's greedy continuations: the prompts' tokens, the trace (see `trace.Trace`), and for each drafter
-that grows trees, at each transition before the limit, the NODES draft nodes of largest reach that it would draft there
-(DySpec's best-first tree), of which each tells whether its path is the text's. Growth rules are exact as long as they
-keep nodes among these. `data/atlas/README.md` is the card of the data.
+A file holds one target's greedy continuations: the prompts' tokens, the trace, and for each drafter that grows trees,
+at each transition before the limit, the NODES draft nodes of largest reach (DySpec's best-first tree), and whether the
+path of each is the text's. Growth rules are exact as long as they keep nodes among these. The card of the data is
+`data/atlas/README.md`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,9 +74,7 @@ class Atlas:
 
 
 def load(path: str | Path) -> Atlas:
-    """Reads a file that `publish` wrote, or by its name one of SHIPPED. FileNotFoundError without it; ValueError for
-    another file.
-    """
+    """A file that `publish` wrote, or by its name one of SHIPPED. FileNotFoundError; ValueError for another file."""
     shipped = SHIPPED / f"{path}.npz"
     path = shipped if shipped.is_file() else Path(path).expanduser()
     if not path.is_file():

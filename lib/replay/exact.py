@@ -1,10 +1,9 @@
 """Exact replay: the rounds that any static tree would have had on a trace, by array look-ups.
 
 Under greedy verification the accepted path follows the target's own continuation. So the rank of the target's next
-token among the drafter's candidates decides, position by position, whether the tree has that child: the round walks
-down the tree along these ranks. The same holds for top-k trees under naive sampling, on a trace sampled at that
-temperature. If the proposal depends on where the round started, each start has its own ranks, one for each depth; a
-deeper child is never accepted.
+token among the drafter's candidates decides, position by position, whether the tree has that child. The same holds for
+top-k trees under naive sampling, on a trace sampled at that temperature. If the proposal depends on where the round
+started, each start has its own ranks, one for each depth; a deeper child is never accepted.
 """
 
 from dataclasses import dataclass
@@ -48,10 +47,7 @@ def accepted_lengths(trace: Trace, tree: Tree, drafter: str | None = None) -> np
 
 
 def chained(all_starts: Walk) -> Walk:
-    """The consecutive rounds from each row's first transition: each starts after the bonus token of the one before.
-
-    `all_starts` is the result of `rounds`.
-    """
+    """Of the `rounds` of all starts those that follow one another, each after the bonus token of the one before."""
     return all_starts.select(chain_of(all_starts.accepted, np.bincount(all_starts.rows)))
 
 

@@ -32,11 +32,10 @@ SAMPLES = 4  # samples of the rejected tokens at a position, for siblings that a
 
 def chances(p: Tensor, q: Tensor, tokens: Tensor, siblings: int, generator: torch.Generator) -> dict[str, Tensor]:
     """By "rule|k", float[S, k] for k = 1 .. `siblings` children: the probability that each text token came from each
-    child, in draw order.
+    child, in draw order. Without replacement only the largest k is kept, which serves the others.
 
-    p, q: float[S, V], the warped distributions of target and drafter. tokens: int64[S], the text.
-    A token that is drawn twice is the child of its first draw. Without replacement a later sibling does not change the
-    value of an earlier one, so only the largest k is kept.
+    p, q: float[S, V], the warped distributions of target and drafter. tokens: int64[S], the text. A token that is drawn
+    twice is the child of its first draw.
     """
     accepted = {}
     for k in range(1, siblings + 1):

@@ -31,9 +31,7 @@ class Live:
 
 
 def run(setting: Live, pair, prompts: PromptSet, *, new_tokens: int, seed: int) -> pd.DataFrame:
-    """`tally` of one setting over prompts, with the setting's columns. seed: of drafts and text; settings with other
-    seeds are independent.
-    """
+    """`tally` of one setting over prompts, with the setting's columns. seed: of drafts and text."""
     batches = [(first, prompts.select(range(first, min(first + ROWS, len(prompts.ids)))))
                for first in range(0, len(prompts.ids), ROWS)]
     parts = cluster.spread(_run_batch, batches, setting, pair, new_tokens, seed)

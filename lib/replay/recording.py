@@ -1,7 +1,5 @@
-"""Recording a trace: the target continues prompts, and its continuations are read.
-
-Recording goes batch by batch, so that an interruption loses one batch at most. Reading needs one large teacher-forced
-forward pass of each model for each batch, in which it computes each token's rank and probability.
+"""Recording a trace, batch by batch: the target continues prompts, and its continuations are read, in one large
+teacher-forced forward pass of each model for each batch, which gives each token's rank and probability.
 """
 
 import sys
@@ -120,13 +118,12 @@ def record_batch(batch: tuple[int, PromptSet], models, max_new_tokens: int, beyo
 
 
 class Competitors(dict):
-    """By name the drafters of pairs that share a target whose rounds follow from a text, the first that of headlines:
-    those with ranks as `record` takes them, and others that read the text alone. Other processes make them anew.
+    """By name the drafters of pairs of one target whose rounds follow from a text, the first that of headlines: those
+    with ranks as `record` takes them, and others that read the text alone. Other processes make them anew.
 
     specs: as `drafters.make` takes them, "model" for the draft models of all pairs; empty: these, or for a target alone
-    those that read the text. longest: positions that the longest text needs, its deepest tree included; drafters with
-    a shorter window are left out, and the reason is printed. N-grams are those of the text alone where no tables ship
-    for the target. ValueError for other drafters.
+    those that read the text. longest: positions that the longest text with its deepest tree needs; drafters with a
+    shorter window are left out, and the reason is printed. ValueError for other drafters.
     """
 
     def __init__(self, pairs: Sequence, specs: Sequence[str] = (), longest: int = 0):
@@ -141,11 +138,10 @@ class Competitors(dict):
                 print(f"{name} is left out: {reason}")
                 del self[name]
         if not self.of_ranks:
-            raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one that has, such as "
-                             f"{NGRAMS}")
+            raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one, such as {NGRAMS}")
 
     def _made(self, spec: str) -> object:
-        """The drafter of a spec, or its language model."""
+        """The drafter of a spec, or its language model; n-grams of the text alone where no tables ship."""
         if spec == NGRAMS and not folder_of(self.pairs[0].target_name, NGRAMS).is_dir():
             return NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
         drafter = make(spec, self.pairs[0])

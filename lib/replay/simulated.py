@@ -3,9 +3,9 @@
 Ranks in a trace do not decide the trees of drafters that read the committed text alone (look-up, suffix automata), nor
 trees that grow by the drafter's probabilities on branches that the target did not take. But these drafts depend on the
 text alone, and under greedy verification (and naive sampling, on a trace sampled at that temperature) the accepted path
-follows the recorded tokens. So drafting again and walking the recorded tokens through the draft gives the rounds of live
-decoding: exactly for drafters without a model, and for models in float64; in float32 unless two candidates have equal
-reach up to rounding. Heads need the target's hidden states, for which one forward pass of the target reads each text.
+follows the recorded tokens. So drafting again and walking the recorded tokens through the draft gives the rounds of
+live decoding: exactly for drafters without a model, and for models in float64; in float32 unless two candidates have
+equal reach up to rounding. Heads need the target's hidden states, for which one forward pass reads each text.
 """
 
 import copy
