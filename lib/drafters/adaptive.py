@@ -126,10 +126,8 @@ POLICIES: dict[str, type[Policy]] = {"history": History, "complexity": Complexit
 
 
 class AdaptiveDrafter(Wrapper):
-    """Drafts the first levels of a static shape, as many as the policy chooses, with the drafter that it chooses.
-
-    That drafter fills as many levels as the deepest row needs, and the other rows' drafts are cut. A draft depends on
-    rejected tokens, so no trace replays it.
+    """Drafts the first levels of a static shape, as many as the policy chooses, with the drafter that it chooses, which
+    fills as many as the deepest row needs; the other rows' drafts are cut.
     """
 
     def __init__(self, *drafters: Drafter, policy: Policy):

@@ -23,9 +23,9 @@ IDLE = 24  # rounds without a drafter after which it is tried again
 class ChoosingDrafter(Wrapper):
     """Drafts each round with one of several drafters; the others read the committed tokens as new text.
 
-    by: "speed" takes the drafter of the most tokens per second of whole rounds, as a moving average, which is kept from
-    batch to batch; each drafter is tried first, and again after IDLE rounds without it. A number of tokens takes the
-    first drafter up to texts of this length and the last one beyond, by the longest row. clock: seconds.
+    by: "speed" takes the drafter of the most tokens per second of whole rounds, as a moving average over all batches;
+    each is tried first, and again after IDLE rounds without it. A number of tokens takes the first drafter up to texts
+    of this length and the last one beyond, by the longest row. clock: seconds.
     """
 
     def __init__(self, *drafters: Drafter, by: str | int = SPEED, clock: Callable[[], float] = time.perf_counter):

@@ -13,10 +13,8 @@ from lib.verify.draft import Draft, Draws
 
 
 class CombinedDrafter(Wrapper):
-    """Each row of a batch gets the look-up's draft where its match has `enough` tokens or more, else the other's.
-
-    A round in which all rows have a match needs no forward pass of a language model, which forwards the tokens of such
-    rounds when it drafts again.
+    """Each row of a batch gets the look-up's draft where its match has `enough` tokens or more, else the other's; where
+    all rows have a match the other is not asked.
     """
 
     def __init__(self, lookup: SuffixAutomatonDrafter, drafter: Drafter, enough: int = 4):

@@ -30,10 +30,8 @@ class LanguageModelDrafter(Drafter):
     Sampled drafts carry the distributions that their children were drawn from; "top_k" drafts carry the distributions
     at `temperature` after `ask_probs(True)`.
 
-    The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. A leaf is
-    never forwarded, so the last accepted node may be missing; it waits with the bonus token in the row's tail, and the
-    first forward pass of the next round takes the whole tail. `calls` counts the forward passes of the batch, which
-    go as deep as its deepest row.
+    The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. An accepted
+    leaf waits with the bonus token in the row's tail, which the first forward pass of the next round takes whole.
     """
 
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):

@@ -1,8 +1,7 @@
 """The forward passes in which a draft model or a head fills a tree: the nodes of each level, their positions and masks.
 
-Those of a static shape depend on the shape and on the lengths of the uncommitted tails alone, and are made once for
-them. A row's tail holds the committed tokens that its cache lacks, the root last. Tails are right-aligned, so that
-every root has the same slot.
+Those of a static shape are made once for a batch's lengths of tails. A row's tail holds the committed tokens that its
+cache lacks, the root last. Tails are right-aligned, so that every root has the same slot.
 """
 
 from dataclasses import dataclass
@@ -54,9 +53,8 @@ class Tails:
 
 @lru_cache(maxsize=256)
 def plan(tree: Tree) -> tuple[tuple[Level, ...], dict[int, int]]:
-    """The levels of a static shape, the root's first, and the place of each node among those that are forwarded.
-
-    Places count from 0. The root is forwarded with the tail and has no place; leaves are never forwarded.
+    """The levels of a static shape, the root's first, and the place, from 0, of each node among those that are
+    forwarded: all with children but the root, which is forwarded with the tail.
     """
     levels, places = [], {}
     for depth in range(tree.max_depth):
@@ -105,8 +103,8 @@ def _shared(mask: Tensor) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def native_levels(shape: Tree, waiting: Tails | None = None) -> Levels:
-    """A shape's levels, its root's first, for a native call that fills them all: after such tails; without them for a
-    head, whose cache ends before the root's children.
+    """A shape's levels for a native call that fills them all: after such tails; without them for a head, whose cache
+    ends before the root's children.
     """
     levels = []
     for level in plan(shape)[0]:

@@ -92,8 +92,7 @@ def name_of(drafter: type[Drafter]) -> str:
 def make(spec: str, pair, **options) -> Drafter:
     """The drafter of a kind for a pair, with options in its name if wanted: "sam:2" (see `parse`).
 
-    pair: target, draft_model and target_name, as in `lib.models.load.Pair`; a kind reads those that it needs.
-    ValueError for options that the kind does not take, and for missing ones.
+    pair: see `lib.models.load.Pair`. ValueError for options that the kind does not take, and for missing ones.
     """
     name, written = parse(spec)
     kind, options = DRAFTERS[name], {**options, **written}
@@ -132,7 +131,7 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
 
 
 def advised(pair) -> list[str]:
-    """The kinds, of those that are advised by their names alone, that a pair can have."""
+    """The advised kinds that a pair can have."""
     return [name for name, kind in DRAFTERS.items() if kind.advised and not kind.drafter.refusal(pair.target)
             and (pair.draft_model is not None or kind.needs != DRAFT_MODEL)]
 

@@ -181,9 +181,8 @@ def count_answers(prompts: Iterable[Sequence[int]], answers: Iterable[Sequence[i
 class NgramIndex:
     """A growing text, and the last token after each of its n-grams of up to `longest` tokens; and tables.
 
-    A context's candidates are, in this order: the text's own for n-grams of `longest` down to `enough` tokens, the
-    tables', the longest context first, and the text's own for shorter ones. With `enough` above `longest` only the
-    tables are read.
+    A context's candidates are, in this order: the text's for n-grams of `longest` down to `enough` tokens, the tables',
+    and the text's for shorter ones. With `enough` above `longest` only the tables are read.
     """
 
     def __init__(self, tables: NgramTables, enough: int, longest: int):

@@ -16,7 +16,7 @@ REDUCED = 8192  # tokens of a reduced vocabulary where a list of them ships
 
 
 def drafting(model, pair, vocabulary: int | Tensor | None):
-    """A draft model for a pair, over the tokens of the target's vocabulary, or some of them. ValueError without a model.
+    """A draft model for a pair, over the target's tokens or some of them. ValueError without a model.
 
     vocabulary: tokens int64[K]; or K, for the K tokens that the target writes most often (see `shipped`).
     """
@@ -30,7 +30,7 @@ def drafting(model, pair, vocabulary: int | Tensor | None):
 
 
 def shipped(target: str, count: int) -> Tensor:
-    """The `count` tokens int64 that a target writes most often, the most frequent first. ValueError where fewer ship."""
+    """The `count` tokens int64 that a target writes most often, from the first on. ValueError where fewer ship."""
     if not ships(target):
         raise ValueError(f"no list of frequent tokens ships for target {target!r}; pass the tokens as int64[K], such "
                          "as most_frequent(texts)[:K] of the target's own texts, or leave vocabulary out")

@@ -13,8 +13,8 @@ from lib.verify.draft import Draft, Draws
 
 
 class Wrapper(Drafter):
-    """A drafter made of others, all of which read the kept tokens. A kind defines `propose`, which keeps as `drafts` the
-    drafts that it gives. `drafter` is the last of `drafters`.
+    """A drafter made of others, all of which read the kept tokens. A kind defines `propose`, which keeps as `drafts`
+    those that it gives. `drafter` is the last of `drafters`.
     """
 
     drafter = property(lambda self: self.drafters[-1])
@@ -51,8 +51,8 @@ class Wrapper(Drafter):
 
 
 class FirstBranch(Wrapper):
-    """Another drafter, of whose drafts the path of first children is kept, for what takes chains alone: look-up drafts a
-    tree for a chain where less text than the chain is long follows a match.
+    """Another drafter, of whose drafts the path of first children is kept, for what takes chains alone: look-up drafts
+    a tree for a chain where less text than the chain is long follows a match.
     """
 
     traits = property(attrgetter("drafter.traits"))
