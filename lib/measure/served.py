@@ -25,7 +25,7 @@ from lib.lab.chapter import Store
 from lib.models import dialogue
 from lib.models import prompts as prompt_files
 from lib.models.load import Served
-from lib.models.registry import sources
+from lib.models.registry import FOLDER, GGUF, sources
 from lib.replay import endpoint, logs, recording
 from lib.replay.logs import LoggedTexts
 from lib.replay.simulated import Recorded
@@ -73,7 +73,7 @@ def files_of(log: str, inputs: str, target: str, drafters: Sequence[str], costs:
     named = [one for name in (target, *kinds_of(drafters)[1]) for one in sources(name) if one is not None]
     given = [Path(path).expanduser() for path in (log or EXAMPLE, inputs, costs) if path]
     return [*(path for path in given if path.is_file()),
-            *(Path(one.where) for one in named if one.is_folder or one.is_gguf)]
+            *(Path(one.where) for one in named if one.kind in (FOLDER, GGUF))]
 
 
 def kinds_of(specs: Sequence[str]) -> tuple[list[str], list[str]]:

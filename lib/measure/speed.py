@@ -39,7 +39,7 @@ from lib.models.cache import TreeCache
 from lib.models.checks import DTYPES, dtype_name
 from lib.models.load import Pair
 from lib.models.prompts import load as load_prompts
-from lib.models.registry import sources
+from lib.models.registry import GGUF, sources
 from lib.trees import named, shapes
 from lib.trees.growth import Growth
 from lib.trees.tree import Tree
@@ -268,7 +268,7 @@ def load_formats(name: str, device: str) -> dict[Format, Pair]:
     """
     target, drafter = sources(name)
     forms = [form for form in FORMATS if form == INT8 or not processor.slow_dtype(DTYPES[form], device)]
-    if target.is_gguf:
+    if target.kind == GGUF:
         forms.append(STORED if drafter is None else f"{STORED}|float32")
     pairs = [load_pair(name, dtype=form, device=device) for form in forms]
     return {(dtype_name(pair.target.dtype), getattr(pair.target, "quantised", NONE)): pair for pair in pairs}

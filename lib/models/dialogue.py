@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -39,8 +38,7 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
     tools.
 
     A system prompt that the template inserts stays. Without a template the result is the plain text of all messages,
-    with blank lines between them. ValueError where the template refuses the messages, as some do with a system message,
-    or leaves out those of a tool or developer.
+    with blank lines between them. ValueError where the template refuses the messages.
     """
     if not has_template(tokenizer):
         return plain("\n\n".join(message["content"] for message in messages), tokenizer)
@@ -48,11 +46,18 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
     texts = sorted(controls, key=len, reverse=True)
     pattern = re.compile(f"({'|'.join(map(re.escape, texts)) or '(?!)'})")
     content = json.dumps([messages, template], ensure_ascii=False)
-    mark, probe = islice((character for character in map(chr, PRIVATE) if character not in content), 2)
+    mark = next(character for character in map(chr, PRIVATE) if character not in content)
     # While the template is rendered, the number of each control token between marks stands for its text.
     messages, template = _changed([list(messages), dict(template or {})], lambda text: pattern.sub(
         lambda match: f"{mark}{texts.index(match[0])}{mark}", text))
-    rendered = _rendered(messages, tokenizer, template | _dated(tokenizer, day), probe)
+    if day is not None:  # templates ask for it by a function or by a name
+        then = date.fromisoformat(day)
+        dated = TODAY.sub(lambda call: repr(then.strftime(call[2])), tokenizer.get_chat_template())
+        template |= {"chat_template": dated, "date_string": then.strftime("%d %b %Y")}
+    try:
+        rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **template)
+    except Exception as error:  # whatever a template raises of messages that it does not take
+        raise ValueError(f"the tokenizer's chat template refuses the messages ({error}); give others") from None
     if mark not in rendered:
         return torch.tensor(tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=torch.long)
     for text, token in controls.items():  # some swallow the white space beside them
@@ -78,31 +83,6 @@ def _changed(value, change: Callable[[str], str]):
     if isinstance(value, Mapping):
         return {name: _changed(part, change) for name, part in value.items()}
     return [_changed(part, change) for part in value] if isinstance(value, list) else value
-
-
-def _rendered(messages: Sequence[Message], tokenizer, template: Mapping[str, object], probe: str) -> str:
-    """The chat template's text. ValueError as for `tokenise`; probe: a character that no message has."""
-    template = {**template, "add_generation_prompt": True, "tokenize": False}
-    others = [message["role"] for message in messages if message["role"] not in ("system", "user", "assistant")]
-    probes = [{**message, "content": probe} if message["role"] in others else message for message in messages]
-    try:
-        text = tokenizer.apply_chat_template(messages, **template)
-        shown = tokenizer.apply_chat_template(probes, **template).count(probe) if others else 0
-    except Exception as error:  # whatever a template raises of messages that it does not take
-        raise ValueError(f"the tokenizer's chat template refuses the messages ({error}); give others") from None
-    if shown < len(others):
-        raise ValueError(f"the tokenizer's chat template leaves out messages of the {' and '.join(sorted({*others}))}; "
-                         "give others")
-    return text
-
-
-def _dated(tokenizer, day: str | None) -> dict[str, str]:
-    """The chat template with the day in the place of today, and under the name by which others ask for it."""
-    if day is None:
-        return {}
-    then = date.fromisoformat(day)
-    template = TODAY.sub(lambda call: repr(then.strftime(call[2])), tokenizer.get_chat_template())
-    return {"chat_template": template, "date_string": then.strftime("%d %b %Y")}
 
 
 def end_of_turn(tokenizer) -> int | None:

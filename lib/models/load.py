@@ -17,7 +17,7 @@ from lib.attention.registration import TREE, register, takes_chains
 from lib.models import checks, registry
 from lib.models.dialogue import end_of_turn, has_template
 from lib.models.recurrent import read_in_steps
-from lib.models.registry import NANO, NO_MODEL, PAIRS, RANDOM, SHIPPED, SMOLLM2, Source, local, sources
+from lib.models.registry import HUB, NANO, NO_MODEL, PAIRS, RANDOM, SMOLLM2, Source, local, sources
 
 SEED = 0  # of random weights
 PROVEN = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"  # that verify drafts without a trial
@@ -70,11 +70,6 @@ class Pair:
         """The tokens that end the target's text (see `ends_of`)."""
         return ends_of(self.target.generation_config, self.tokenizer, self.target_name)
 
-    @property
-    def is_gguf(self) -> bool:
-        """Whether its target was loaded from a GGUF file."""
-        return bool(getattr(self.target, "gguf_file", ""))
-
 
 def load_pair(name: str, dtype: Format = checks.AUTO, device: str = "cpu") -> Pair:
     """One pair; see `load_pairs`."""
@@ -101,7 +96,7 @@ def load_pairs(names: Sequence[str], dtype: Format | tuple[Format, Format] = che
     config, tokenizer = cache(config_of), cache(_tokenizer)
     for pair in source_pairs:
         _check_partners(pair, config, tokenizer)
-    checks.check_memory({(source.short, number_format): _parameters(source, config(source))
+    checks.check_memory({(source.name, number_format): _parameters(source, config(source))
                          for pair in source_pairs for source, number_format in zip(pair, dtypes)}, device)
     model = cache(lambda source, number_format, copy: _model(source, number_format, device))
     model_pairs = [[model(source, dtypes[part], apart and part) for part, source in enumerate(pair)]
@@ -110,9 +105,9 @@ def load_pairs(names: Sequence[str], dtype: Format | tuple[Format, Format] = che
     pairs = []
     for name, (source, *drafter_source), (target, *drafter) in zip(names, source_pairs, model_pairs):
         shown = name if name in PAIRS else "|".join(
-            part.short if part.is_folder else str(part) for part in (source, *drafter_source))
-        pairs.append(Pair(shown, target, drafter[0] if drafter else None, tokenizer(source), source.short,
-                          drafter_source[0].short if drafter else NO_MODEL))
+            part.written if part.kind == HUB else part.name for part in (source, *drafter_source))
+        pairs.append(Pair(shown, target, drafter[0] if drafter else None, tokenizer(source), source.name,
+                          drafter_source[0].name if drafter else NO_MODEL))
     return reloadable(pairs, load_pairs, names, dtype, device, apart)
 
 
@@ -150,7 +145,7 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
 
 def ends_by_name(names: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """By target the tokens that end its text, of pairs by name as `load_pairs` takes them, without their weights."""
-    return {source.short: _ends(source, _tokenizer(source), config_of(source)) for source, *_ in _sources(names)}
+    return {source.name: _ends(source, _tokenizer(source), config_of(source)) for source, *_ in _sources(names)}
 
 
 def _ends(source: Source, tokenizer, config) -> tuple[int, ...]:
@@ -159,7 +154,7 @@ def _ends(source: Source, tokenizer, config) -> tuple[int, ...]:
         settings = _read(GenerationConfig, source)
     except checks.PairError:  # not every model has a file of them
         settings = GenerationConfig.from_model_config(config)
-    return ends_of(settings, tokenizer, source.short)
+    return ends_of(settings, tokenizer, source.name)
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,7 @@ class Served:
     @property
     def name(self) -> str:
         """The target's name as figures show it."""
-        return self.source.short
+        return self.source.name
 
     @property
     def parameters(self) -> int:
@@ -199,7 +194,7 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUT
     number_format = checks.number_format(dtype, device)
     for pair in pairs:
         _check_partners(pair, config_of, _tokenizer, _settings(source))
-    checks.check_memory({(pair[1].short, number_format): _parameters(pair[1], config_of(pair[1])) for pair in pairs},
+    checks.check_memory({(pair[1].name, number_format): _parameters(pair[1], config_of(pair[1])) for pair in pairs},
                         device)
     tokenizer, settings = _tokenizer(source), _settings(source)
     models = {name: _model(pair[1], number_format, device) for name, pair in zip(drafters, pairs)}
@@ -209,7 +204,7 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUT
 def _settings(source: Source):
     """The configuration of a served target; where it has none that can be read here, its number of tokens alone."""
     try:
-        config = _read(AutoConfig, source) if not source.is_random else config_of(source)
+        config = config_of(source) if source.kind == RANDOM else _read(AutoConfig, source)
         if isinstance(getattr(config.get_text_config(), "vocab_size", None), int):
             return config
     except checks.PairError:
@@ -225,7 +220,7 @@ def check_pairs(names: Sequence[str], is_served: bool = False) -> None:
     """
     config, tokenizer = cache(config_of), cache(_tokenizer)
     for target, *drafter in _sources(names):
-        readable = [source for source in (target, *drafter) if source.is_local or _offline()]
+        readable = [source for source in (target, *drafter) if source.kind != HUB or _offline()]
         for source in readable:
             (tokenizer if is_served and source is target else config)(source)
         if len(readable) == 1 + len(drafter):
@@ -235,7 +230,7 @@ def check_pairs(names: Sequence[str], is_served: bool = False) -> None:
 def chats(name: str) -> bool | None:
     """Whether a pair's target has a chat template; None for a hub id, which is only looked up with HF_HUB_OFFLINE."""
     target = local(sources(name)[0])
-    return has_template(_tokenizer(target)) if target.is_local or _offline() else None
+    return has_template(_tokenizer(target)) if target.kind != HUB or _offline() else None
 
 
 def _sources(names: Sequence[str]) -> list[tuple[Source, ...]]:
@@ -255,7 +250,7 @@ def _check_partners(pair: tuple[Source, ...], config: Callable, tokenizer: Calla
     if len(pair) == 2:
         configs = (served or config(pair[0]), config(pair[1]))
         sizes = tuple(settings.get_text_config().vocab_size for settings in configs)
-        checks.check_tokenizers(*map(tokenizer, pair), tuple(source.short for source in pair), sizes)
+        checks.check_tokenizers(*map(tokenizer, pair), tuple(source.name for source in pair), sizes)
 
 
 def _offline() -> bool:
@@ -267,9 +262,9 @@ def _offline() -> bool:
 
 def config_of(source: Source):
     """A source's configuration; PairError where its model cannot work, as far as files on this machine tell."""
-    if source.is_random:
-        return registry.config_of_size(source.where.removeprefix(RANDOM), source.revision)
-    folder = Path(source.where) if source.is_folder else _snapshot(source) if _offline() else None
+    if source.kind == RANDOM:
+        return registry.config_of_size(source.where, source.revision)
+    folder = Path(source.where) if source.kind != HUB else _snapshot(source) if _offline() else None
     config = _read(AutoConfig, source)
     checks.check_tree(source, config)
     if folder is not None:
@@ -296,10 +291,9 @@ def _tokenizer(source: Source):
     drafter its target's. That of a GGUF file is read as it was converted: transformers' class for the type of model may
     cut text in another way.
     """
-    if source.written == NANO:
-        return _tokenizer(local(registry.source(SMOLLM2)))
-    kind = PreTrainedTokenizerFast if source.gguf else AutoTokenizer
-    return _read(kind, Source(str(SHIPPED / "base")) if source.is_random else source)
+    if source.written == NANO or source.kind == RANDOM:
+        return _tokenizer(local(registry.source(SMOLLM2 if source.written == NANO else "base")))
+    return _read(PreTrainedTokenizerFast if source.gguf else AutoTokenizer, source)
 
 
 def _read(kind, source: Source, **keywords):
@@ -317,31 +311,27 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
     """A model that verifies trees. PairError where files lack weights, which transformers would fill at random."""
     register()
     try:
-        if source.is_random:
+        if source.kind == RANDOM:
             with torch.random.fork_rng(), torch.device(device):
                 torch.manual_seed(SEED)
                 model = AutoModelForCausalLM.from_config(config_of(source), dtype=dtype, attn_implementation=TREE)
             model.name_or_path = str(source)  # an empty one would be taken for the current folder
-            return _verifying(source, model.eval())
-        with _silence(bars=source.is_folder):
-            model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE,
-                                use_safetensors=True, output_loading_info=True)
-        if info["missing_keys"]:
-            raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its "
-                                   "files are incomplete or belong to another config.json: fetch or save them again")
-        model.gguf_file = source.gguf  # from which the folder was made; empty without one
-        return _verifying(source, model.to(device).eval())
+        else:
+            with _silence(bars=source.kind != HUB):
+                model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE,
+                                    use_safetensors=True, output_loading_info=True)
+            if info["missing_keys"]:
+                raise checks.PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its "
+                                       "files are incomplete or belong to another config.json: fetch both again")
+            model.gguf_file = source.gguf  # from which the folder was made; empty without one
+        model = model.to(device).eval()
+        if takes_chains(model.config):
+            read_in_steps(model)
+        if type(model).__name__ not in PROVEN:  # it is tried once
+            checks.check_verifies(source, model)
+        return model
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise checks.no_memory(source, device) from error
-
-
-def _verifying(source: Source, model):
-    """The model, prepared to verify drafts; one of a family of which this is not known is tried once."""
-    if takes_chains(model.config):
-        read_in_steps(model)
-    if type(model).__name__ not in PROVEN:
-        checks.check_verifies(source, model)
-    return model
 
 
 def _parameters(source: Source, config) -> int:

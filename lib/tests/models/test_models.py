@@ -137,10 +137,10 @@ def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders
 def test_names_stand_for_sources(tmp_path, folders):
     assert {name for name, texts in models.PAIRS.items() if len(texts) == 1} == {"gemma3-270m", "smollm2-135m"}
     pinned, plain = models.sources("me/big@v1.2|me/small")
-    assert (pinned.where, pinned.revision, pinned.short, str(pinned)) == ("me/big", "v1.2", "big@v1.2", "me/big@v1.2")
-    assert plain.revision is None and not plain.is_folder
+    assert (pinned.where, pinned.revision, pinned.name, str(pinned)) == ("me/big", "v1.2", "big@v1.2", "me/big@v1.2")
+    assert plain.revision is None and plain.kind == registry.HUB
     odd = copied(tmp_path / "kept@home", folders["none"])  # a folder keeps its at sign
-    assert models.sources(f"{odd}|{folders['target']}")[0] == models.Source(odd)
+    assert models.sources(f"{odd}|{folders['target']}")[0].where == odd
 
 
 @pytest.mark.parametrize("name", models.FAMILY)
@@ -167,10 +167,10 @@ def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_rando
 
 
 @pytest.mark.parametrize("name, reason", [
-    ("base/tinny", "'base/tinny' is unknown; did you mean base/tiny"), ("tiny/base", "did you mean base/tiny"),
+    ("base/tinny", "'base/tinny' is unknown; did you mean base/tiny"),
     ("qwen9000|", "or write 'TARGET' or 'TARGET|DRAFTER' with hub ids, folders or GGUF files"),
     ("qwen9000", "pair 'qwen9000' is unknown"), ("base|small|tiny", "'base|small|tiny' is unknown"),
-    ("./nowhere|me/small", "no folder ./nowhere"), ("no.gguf", "no GGUF file no.gguf"),
+    ("./nowhere|me/small", "no folder nowhere"), ("no.gguf", "no GGUF file no.gguf"),
     ("me/big@|me/small", "names no revision after its @"), (3, "pair 3 is unknown"), (None, "pair None is unknown"),
     ("random:llama-9b|base", "no size 'llama-9b'; give random:NAME or random:NAME@LAYERS with one of llama-3-70b"),
     ("random:llama-68m@3|base", "no size 'llama-68m' with '3' layers")])
@@ -182,7 +182,7 @@ def test_a_name_that_means_nothing(name, reason):
 
 def test_a_shipped_model_that_is_not_there(monkeypatch, tmp_path):
     monkeypatch.setattr("lib.models.registry.SHIPPED", tmp_path)
-    assert "the shipped model 'base' is not in" in message("base/tiny")
+    assert f"there is no folder {tmp_path / 'base'}" in message("base/tiny")
 
 
 def test_tokenizers_that_differ(tmp_path, folders, tokenizer):
