@@ -214,7 +214,7 @@ def teacher_forced(pair, prompt, tokens):
 
 @pytest.mark.parametrize(("name", "close"), [("float32", 1e-6), ("bfloat16", 0.5), ("int8", 0.15)])
 def test_quality_is_that_of_a_plain_teacher_forced_pass(name, close):
-    formats = {"dtype": "float32", "quantize": name} if name == "int8" else {"dtype": name}
+    formats = {"dtype": f"{name}|float32" if name == "int8" else name}
     wide, own = load_pair("base", dtype="float32"), load_pair("base", **formats)
     prompts = [wide.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in (
         "def area(width, height):\n", "class Tree:\n    def __init__(self, parents):\n", "import os\n\n\ndef read(",

@@ -140,6 +140,7 @@ template <class T> void check_attention() {
 template <class T> struct Arguments {
   vector<Layer> layers;
   std::list<vector<float>> norms;
+  vector<void*> stored;
   vector<T> states, logits;
   Forward forward{};
 
@@ -148,10 +149,10 @@ template <class T> struct Arguments {
     for (int64_t layer = 0; layer < model.depth; ++layer) {
       const auto& own = model.layers[layer];
       layers.push_back({factors(own.input_norm), factors(own.query_norm), factors(own.key_norm),
-                        factors(own.middle_norm), nullptr, nullptr, nullptr,
+                        factors(own.middle_norm), nullptr, nullptr,
                         own.query.matrix(), own.key.matrix(), own.value.matrix(), own.output.matrix(),
-                        own.gate.matrix(), own.up.matrix(), own.down.matrix(), cache.layers[layer].data(),
-                        cache.capacity});
+                        own.gate.matrix(), own.up.matrix(), own.down.matrix(), 0});
+      stored.push_back(cache.layers[layer].data());
     }
     Forward& f = forward;
     f.embedding.weight = model.embedding.data(), f.embedding.out = model.vocabulary;
@@ -159,7 +160,7 @@ template <class T> struct Arguments {
     f.tokens = block.tokens.data(), f.cosines = model.cosines.data(), f.sines = model.sines.data();
     f.offsets = block.offsets.data(), f.prefix = block.prefix.data(), f.mask = block.mask.data();
     f.states = states.data(), f.logits = logits.data(), f.attend = Kernels<T>::onepass;
-    f.vocabulary = model.last.matrix(), f.depth = model.depth, f.batch = block.batch(), f.nodes = block.nodes;
+    f.stored = stored.data(), f.capacity = cache.capacity, f.vocabulary = model.last.matrix(), f.depth = model.depth, f.batch = block.batch(), f.nodes = block.nodes;
     f.pending = block.pending, f.hidden = model.hidden, f.heads = model.heads, f.kv_heads = model.kv_heads;
     f.dim = model.dim, f.kept_rows = block.rows(), f.threads = threads;
     f.scale = 1 / std::sqrt(float(model.dim)), f.epsilon = model.epsilon, f.embedding_scale = 1;

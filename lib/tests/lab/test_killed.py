@@ -2,7 +2,7 @@
 
 from lib.tests.lab import killed
 
-SMALL = ("pairs=small/tiny", "budgets=1,4", "depth_budget=4", "new_tokens=8", "live_tokens=4", "starts=1",
+SMALL = ("pairs=small/tiny", "budgets=1,4", "depth_budget=4", "new_tokens=8", "live_tokens=4",
          "growth_rules=dyspec")
 
 

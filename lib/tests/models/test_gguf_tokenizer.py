@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoTokenizer
 from lib.lab import provenance
 from lib.models import gguf
 from lib.models.load import _tokenizer as load_tokenizer
-from lib.models.registry import Source
+from lib.models.registry import GGUF, Source
 from lib.tests import tiny_gguf
 from lib.tests.real_model import needs_real_model, real_pair
 
@@ -98,7 +98,7 @@ def test_what_was_converted_loads_as_it_was_built(tmp_path, kind):
     path = tiny_gguf.write(tmp_path / "one.gguf", pre="llama-bpe")
     folder = gguf.converted(path)
     AutoConfig.for_model(kind).save_pretrained(folder)
-    loaded, tokenizer = load_tokenizer(Source(str(folder), gguf=str(path))), built(path)
+    loaded, tokenizer = load_tokenizer(Source(GGUF, str(folder), path.name, str(path), gguf=str(path))), built(path)
     assert loaded.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
     assert loaded("the")["input_ids"] == tokenizer("the")["input_ids"] == [0, len(tiny_gguf.TOKENS) - 1]
 
@@ -110,7 +110,7 @@ def test_a_sentencepiece_vocabulary_is_as_transformers_reads_it(tmp_path):
         tmp_path / "one.gguf", tokenizer="llama", tokens=tokens, types=(2, 3, 3, *[6] * 256), pre="default",
         merges=["\u2581 t", "h e", "\u2581t he"], more=lambda writer: writer.add_token_scores([0.0] * len(tokens)))
     theirs = AutoTokenizer.from_pretrained(tmp_path, gguf_file="one.gguf")
-    loaded = load_tokenizer(Source(str(gguf.converted(path)), gguf=str(path)))
+    loaded = load_tokenizer(Source(GGUF, str(gguf.converted(path)), path.name, str(path), gguf=str(path)))
     for text in ("the the", "  he\n", "\u00e9 t<s>the"):
         assert loaded(text)["input_ids"] == theirs(text)["input_ids"]
     assert loaded("the")["input_ids"][-1] == len(tokens) - 1
