@@ -212,10 +212,9 @@ def teacher_forced(pair, prompt, tokens):
     return logits.double().log_softmax(-1)
 
 
-@pytest.mark.parametrize(("name", "close"), [("float32", 1e-6), ("bfloat16", 0.5), ("int8", 0.15)])
+@pytest.mark.parametrize(("name", "close"), [("float32", 1e-6), ("bfloat16", 0.5), ("int8", 0.5)])
 def test_quality_is_that_of_a_plain_teacher_forced_pass(name, close):
-    formats = {"dtype": f"{name}|float32" if name == "int8" else name}
-    wide, own = load_pair("base", dtype="float32"), load_pair("base", **formats)
+    wide, own = load_pair("base", dtype="float32"), load_pair("base", dtype=name)
     prompts = [wide.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in (
         "def area(width, height):\n", "class Tree:\n    def __init__(self, parents):\n", "import os\n\n\ndef read(",
         "for row in rows:\n    total", "if __name__ == ", "def test_sorted():\n    assert ", "x = [", "try:\n    w")]

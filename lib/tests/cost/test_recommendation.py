@@ -132,7 +132,7 @@ def test_predicted_speed_is_replayed_tokens_over_the_seconds_of_a_round(found):
     assert each.prompts == ["p0", "p1", "p2"]
     left = found.errors.loc[found.errors["batch"] == 1, "optimism"].iloc[0]
     assert own.predicted == pytest.approx(left * np.exp(np.log(by_prompt[1:]).mean()) / seconds), "the first text loops"
-    assert 0.8 < left < 1, "of two prompts, each of which would choose another tree"
+    assert 0.8 < left <= 1, "less than 1 where each of two prompts would choose another tree"
     assert each.tokens_in(prompts_of([0, 1, 2]), 3) == pytest.approx(by_prompt.mean())
 
 
@@ -187,7 +187,7 @@ def test_all_finalists_decode_judging_prompts_and_their_errors_have_their_parts(
     found = ask(pairs, drafters=["model"])
     rows, errors = found.timed[found.timed["part"] == "judging"], found.errors
     raced = {each.name for each in found.recommendation.at(1).raced} - {PLAIN}
-    assert set(errors["drafter"] + ", " + errors["shape"]) == raced and len(raced) > 3
+    assert set(errors["drafter"] + ", " + errors["shape"]) == raced and len(raced) >= 3
     assert set(errors["way"]) == set(rows["way"]) - {PLAIN, GENERATE}
     assert not rows.duplicated(["way", "prompt", "repeat"]).any()
     of_others = rows[rows["way"].isin(raced)]
