@@ -18,6 +18,7 @@ from lib.cost.candidates import Limits
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Interval
 from lib.decoding import loop
 from lib.forward.load import load_again
+from lib.forward.packed import quantize_int8
 from lib.forward.passes import forward_pass, release
 from lib.lab import processor
 from lib.forward import load_pair
@@ -212,9 +213,11 @@ def teacher_forced(pair, prompt, tokens):
     return logits.double().log_softmax(-1)
 
 
-@pytest.mark.parametrize(("name", "close"), [("float32", 1e-6), ("bfloat16", 0.5), ("int8", 0.5)])
+@pytest.mark.parametrize(("name", "close"), [("float32", 1e-6), ("bfloat16", 0.5), ("int8", 0.15)])
 def test_quality_is_that_of_a_plain_teacher_forced_pass(name, close):
-    wide, own = load_pair("base", dtype="float32"), load_pair("base", dtype=name)
+    wide, own = load_pair("base", dtype="float32"), load_pair("base", dtype="float32" if name == "int8" else name)
+    if name == "int8":  # int8 weights alone: activations stay as wide as those it is compared with
+        quantize_int8(own.target)
     prompts = [wide.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in (
         "def area(width, height):\n", "class Tree:\n    def __init__(self, parents):\n", "import os\n\n\ndef read(",
         "for row in rows:\n    total", "if __name__ == ", "def test_sorted():\n    assert ", "x = [", "try:\n    w")]
