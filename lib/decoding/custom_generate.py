@@ -5,21 +5,21 @@ processor that reads the text before a token gets each tree node's own path.
 """
 
 import inspect
+import math
 from copy import copy
-from types import FrameType
 
 import torch
 from torch import Tensor
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria, StoppingCriteriaList
-from transformers.generation.utils import GenerateDecoderOnlyOutput, GenerationMixin
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from lib.attention.registration import TREE, can_host_tree, using_attention
 from lib.decoding.loop import generate, padded
 from lib.decoding.records import Hooks
 from lib.trees.tree import Tree
 
-# Arguments of `generate` that transformers (as of 5.23) does not pass to callables, as names of its local variables.
+# What transformers (as of 5.23) keeps from callables, as names of variables of its `generate`.
 NOT_PASSED = ("streamer", "assistant_model", "kwargs")
 # Settings and keywords of `generate` that draft trees cannot honour, each with the reason.
 BEAMS, DRAFTER = "beam search keeps several texts", "the drafter is given to tree_speculation"
@@ -32,12 +32,12 @@ REFUSED_SETTINGS = {
 REFUSED_KEYWORDS = {
     "assistant_model": DRAFTER, "past_key_values": "the loop keeps a cache of its own",
     "streamer": "rows of a batch grow by different numbers of tokens", "inputs_embeds": INPUTS,
-    "token_type_ids": INPUTS, "encoder_outputs": INPUTS, "pixel_values": INPUTS}
-# Processors that depend on a row's place in the batch or on earlier calls: all nodes of a tree share one call.
-REFUSED_PROCESSORS = frozenset({
+    "token_type_ids": INPUTS, "pixel_values": INPUTS, "position_ids": "a token's position is its index in its own text"}
+# Processors that depend on a row's index in the batch or on earlier calls: all nodes of a tree share one call.
+REFUSED_PROCESSORS = {
     "PrefixConstrainedLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor",
     "EncoderNoRepeatNGramLogitsProcessor", "UnbatchedClassifierFreeGuidanceLogitsProcessor",
-    "ClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"})
+    "ClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor"}
 
 
 def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"):
@@ -45,47 +45,40 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
 
     rule: how sampled texts are verified (see `lib.verify.RULES`); without sampling it is "greedy". The drafter's model
     has attn_implementation "tree"; the target may have any, and has it again afterwards. Give stop strings as a
-    StopStringCriteria: transformers does not pass `tokenizer` to callables, and refuses its own `stop_strings` without
-    one. ValueError names an argument of `generate` that draft trees cannot honour, such as a cache of the caller's.
+    StopStringCriteria: transformers does not pass `tokenizer` to callables. ValueError names an argument of `generate`
+    that draft trees cannot honour, such as a cache of the caller's.
     """
 
-    def custom_generate(model, input_ids, logits_processor, stopping_criteria, generation_config, streamer=None,
-                        **model_kwargs):
-        # the arguments
-        arguments = _not_passed(inspect.currentframe().f_back)
-        streamer = streamer or arguments["streamer"]  # `generate` has already given it the prompt
-        model_kwargs["assistant_model"] = arguments["assistant_model"]
-        model_kwargs["streamer"] = streamer if len(input_ids) > 1 else None
-        if arguments["kwargs"] is not None:  # the caller's cache: transformers has prepared an empty one otherwise
-            model_kwargs["past_key_values"] = arguments["kwargs"].get("past_key_values")
-        _refuse(model, generation_config, logits_processor, model_kwargs)
-        # the ends: the loop itself observes the tokens that end a text and its greatest length; a caller's own
-        # criterion of these has replaced that of the configuration
-        by_token = [criterion for criterion in stopping_criteria if type(criterion) is EosTokenCriteria]
-        by_length = [criterion for criterion in stopping_criteria if type(criterion) is MaxLengthCriteria]
-        others = StoppingCriteriaList(
-            criterion for criterion in stopping_criteria if criterion not in [*by_token, *by_length])
-        longest = min(criterion.max_length for criterion in by_length)
+    def custom_generate(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+        # the arguments, some of them from the frame of `generate`, which offers no other way to them
+        caller = inspect.currentframe().f_back.f_locals
+        streamer, assistant, keywords = map(caller.get, NOT_PASSED)
+        _refuse(model, generation_config, logits_processor, (keywords or {}) | {
+            "assistant_model": assistant, "streamer": streamer if len(input_ids) > 1 else None})
+        # the ends: the loop itself observes the tokens that end a text, and its greatest length
+        ends, longest, others = [], math.inf, StoppingCriteriaList()
+        for criterion in stopping_criteria:
+            if type(criterion) is EosTokenCriteria:
+                ends += criterion.eos_token_id.flatten().tolist()
+            elif type(criterion) is MaxLengthCriteria:
+                longest = min(longest, criterion.max_length)
+            else:
+                others.append(criterion)
         # the text
         sampled = generation_config.do_sample
         processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
         with using_attention(model, TREE):
             done = generate(
                 model, drafter, input_ids, attention_mask=model_kwargs.get("attention_mask"), shape=shape,
-                rule=rule if sampled else "greedy",
-                temperature=1.0 if sampled else 0.0,  # the processors have warped already
+                rule=rule if sampled else "greedy", temperature=float(sampled),  # the processors have warped already
                 max_new_tokens=max(1, longest - input_ids.shape[1]),  # criteria of length are evaluated after a token
-                eos_token_id=[token for criterion in by_token for token in criterion.eos_token_id.flatten().tolist()],
-                hooks=_hooks(input_ids.cpu(), processors, others, streamer),
+                eos_token_id=ends, hooks=_hooks(input_ids.cpu(), processors, others, streamer),
                 # seeded from torch's own generator, which transformers' sampling uses
                 generator=torch.Generator().manual_seed(int(torch.randint(2**62, ()))) if sampled else None)
         if streamer is not None:
             streamer.end()
-        pad = generation_config._pad_token_tensor
-        sequences = padded(input_ids, done.new_tokens, 0 if pad is None else int(pad))
-        if generation_config.return_dict_in_generate:
-            return GenerateDecoderOnlyOutput(sequences=sequences)
-        return sequences
+        sequences = padded(input_ids, done.new_tokens, int(generation_config._pad_token_tensor or 0))
+        return GenerateDecoderOnlyOutput(sequences) if generation_config.return_dict_in_generate else sequences
 
     return custom_generate
 
@@ -108,8 +101,7 @@ def _hooks(prompts: Tensor, processors: list[LogitsProcessorList], criteria: Sto
 
     def stop(row: int, written: list[int]) -> bool:
         """Whether any criterion of the caller ends the row after its last token."""
-        text = torch.cat([prompts[row], torch.tensor(written)])[None]
-        return bool(criteria(text, None).any())
+        return bool(criteria(torch.cat([prompts[row], torch.tensor(written)])[None], None).any())
 
     def emit(row: int, tokens: list[int]) -> None:
         """Gives the streamer one token at a time, as it expects them."""
@@ -129,38 +121,18 @@ def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
     return of_row
 
 
-def _not_passed(caller: FrameType) -> dict[str, object]:
-    """The arguments that `generate` does not pass to callables, from its frame: it offers no other way to them.
-
-    None for each where the callable was not called by `generate`.
-    """
-    if caller.f_code is not inspect.unwrap(GenerationMixin.generate).__code__:
-        return dict.fromkeys(NOT_PASSED)
-    return {name: caller.f_locals[name] for name in NOT_PASSED}
-
-
 def _refuse(model, config, processors: LogitsProcessorList, keywords: dict) -> None:
     """ValueError with the name of the first argument that draft trees cannot honour."""
     refused = [(name, reason) for name, reason in REFUSED_SETTINGS.items() if getattr(config, name, None)]
     refused += [(name, reason) for name, reason in REFUSED_KEYWORDS.items() if keywords.get(name) is not None]
-    refused += [(type(processor).__name__, "it depends on a row's place in the batch or on earlier calls")
+    refused += [(type(processor).__name__, "it depends on a row's index in the batch or on earlier calls")
                 for processor in processors if type(processor).__name__ in REFUSED_PROCESSORS]
     if (config.num_beams or 1) > 1:
         refused.append(("num_beams", BEAMS))
     if not config.use_cache:
         refused.append(("use_cache=False", "draft trees live in a cache"))
-    if _moved(keywords.get("position_ids"), keywords.get("attention_mask")):
-        refused.append(("position_ids", "a token's position is its place in its own text"))
     if reason := can_host_tree(model.config):
         refused.append((type(model).__name__, reason))
     if refused:
         name, reason = refused[0]
         raise ValueError(f"tree_speculation cannot honour {name}: {reason}; leave it out, or use plain generate")
-
-
-def _moved(position_ids: Tensor | None, attention_mask: Tensor | None) -> bool:
-    """Whether position_ids [B, T] differ from the tokens' places in their own texts, without padding."""
-    if position_ids is None:
-        return False
-    mask = torch.ones_like(position_ids) if attention_mask is None else attention_mask
-    return bool(((position_ids != mask.cumsum(-1) - 1) & mask.bool()).any())

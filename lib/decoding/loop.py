@@ -2,7 +2,6 @@
 Plain decoding is the same loop with a tree that is a root alone.
 """
 
-import logging
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention.registration import takes_chains
-from lib.decoding.checks import DEEPEST, check, first_levels, positions, token_set, unpadded
+from lib.decoding.checks import DEEPEST, check, first_levels, token_set, unpadded
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, alone, refuse_nan
 from lib.drafters.wrapper import FirstBranch
@@ -28,80 +27,55 @@ from lib.verify.draft import Draft, Draws, GeneratorDraws
 from lib.verify.rules import RULES, verify
 from lib.verify.warping import best_token, warp
 
-LOG = logging.getLogger(__name__)  # a line per call, of the level INFO
-
 
 @torch.inference_mode()
-def generate(
-    target,
-    drafter: Drafter,
-    input_ids: Tensor,
-    *,
-    shape: str | Tree | Growth,
-    rule: str = "greedy",
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    max_new_tokens: int = 128,
-    eos_token_id: int | Sequence[int] | None = None,
-    attention_mask: Tensor | None = None,
-    generator: torch.Generator | None = None,
-    forward: str = AUTO,
-    observe: Observer | None = None,
-    hooks: Hooks = Hooks(),
-) -> Generation:
+def generate(target, drafter: Drafter, input_ids: Tensor, *, shape: str | Tree | Growth, rule: str = "greedy",
+             temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None, max_new_tokens: int = 128,
+             eos_token_id: int | Sequence[int] | None = None, attention_mask: Tensor | None = None,
+             generator: torch.Generator | None = None, forward: str = AUTO, observe: Observer | None = None,
+             hooks: Hooks = Hooks()) -> Generation:
     """Decodes input_ids int64[B, T] by speculation with draft trees.
 
     target: a transformers model with attn_implementation "tree". drafter: see `lib.drafters.registry.make`. shape: a
     name, a `Tree`, or a growth rule that the drafter can follow. attention_mask: bool or int [B, T], 0 at padding, on
     either side; needed where some rows, not all, begin or end with the target's padding token. temperature: 0 is
     greedy and takes the rule "greedy"; above 0, `generator` is needed. forward: the name of the target's forward pass
-    (see `lib.forward`); drafters choose their own. observe: called after each round with the rows that ran, their
-    drafts, and the decision of each.
+    (see `lib.forward`); drafters choose their own.
 
     Every round has the same tree, also where fewer tokens remain to be written, so that live rounds are those of
     replay. Trees are cut to the levels that fit only near the end of the target's or the drafter's window. A shape
     never has more levels than max_new_tokens, or DEEPEST if that is more.
 
-    ValueError names the argument that cannot be used, its value and the remedy. Each call logs its summary.
+    ValueError names the argument that cannot be used, its value and the remedy.
     """
-    prompts = unpadded(target, input_ids, attention_mask)
-    shape = named(shape)
-    check(target, drafter, prompts, shape, rule, temperature, max_new_tokens, generator)
+    prompts, shape = unpadded(target, input_ids, attention_mask), named(shape)
+    window = check(target, drafter, prompts, shape, rule, temperature, max_new_tokens, generator)
     shape = first_levels(shape, max(max_new_tokens, DEEPEST))
-    longest = max(map(len, prompts), default=0) + max(0, max_new_tokens - 1)  # the last token is written and not read
-    window = positions(target, drafter, longest)
     if takes_chains(target.config):
         read_in_steps(target)
         drafter = FirstBranch(drafter)
     drafter.ask_probs(RULES[rule].compares)
-    drafter_calls = drafter.calls
+    drafter_calls, eos = drafter.calls, token_set(eos_token_id)
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
-    loop = _Loop(forward_pass(target, forward), drafter, shape, decider, window, max_new_tokens,
-                 token_set(eos_token_id), observe)
+    loop = _Loop(forward_pass(target, forward), drafter, shape, decider, window, max_new_tokens, eos, observe)
     loop.run(prompts)
-    sequences = padded(input_ids.cpu(), loop.written, min(loop.eos, default=0))
-    done = Generation(sequences, loop.rounds, loop.written, loop.calls, drafter.calls - drafter_calls,
-                      loop.forward.name)
-    if LOG.isEnabledFor(logging.INFO):
-        LOG.info(done.summary())
-    return done
+    sequences = padded(input_ids.cpu(), loop.written, min(eos, default=0))
+    calls = loop.calls, drafter.calls - drafter_calls
+    return Generation(sequences, loop.rounds, loop.written, *calls, loop.forward.name)
 
 
 def padded(input_ids: Tensor, written: list[list[int]], padding: int) -> Tensor:
     """int64[B, T + new]: the inputs and each row's generated tokens, with padding after them."""
-    width = max(map(len, written), default=0)
-    rows = [row + [padding] * (width - len(row)) for row in written]
-    new = torch.tensor(rows, dtype=torch.long, device=input_ids.device).reshape(len(written), width)
-    return torch.cat([input_ids, new], dim=1)
+    rows = [torch.tensor(row, dtype=torch.long, device=input_ids.device) for row in written]
+    return torch.cat([input_ids, pad_sequence(rows, batch_first=True, padding_value=padding)], dim=1)
 
 
 def in_batches(prompts: Sequence[Tensor], rows: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Prompts int64[T] right-padded in batches of `rows` rows: tokens int64[B, T] and their mask bool[B, T]."""
     for first in range(0, len(prompts), rows):
         batch = list(prompts[first : first + rows])
-        tokens = pad_sequence(batch, batch_first=True)
-        yield tokens, torch.arange(tokens.shape[1])[None] < torch.tensor([len(prompt) for prompt in batch])[:, None]
+        masks = [torch.ones(len(prompt), dtype=torch.bool) for prompt in batch]
+        yield pad_sequence(batch, batch_first=True), pad_sequence(masks, batch_first=True)
 
 
 def continuations(target, prompts: Sequence[Tensor], *, max_new_tokens: int, temperature: float = 0.0, rows: int = 32,
@@ -134,13 +108,12 @@ def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Te
     trees = [draft.tree for draft in drafts]
     if all(tree is trees[0] or tree == trees[0] for tree in trees[1:]):
         return torch.stack([draft.tokens for draft in drafts]).to(device), *geometry(trees[0], device)
-    size = max(tree.size for tree in trees)
-    tokens, depth = torch.zeros(2, len(trees), size, dtype=torch.long)
-    mask = torch.eye(size, dtype=torch.bool).repeat(len(trees), 1, 1)
-    for row, draft in enumerate(drafts):
-        m = draft.tree.size
-        tokens[row, :m] = draft.tokens
-        depth[row, :m], mask[row, :m, :m] = geometry(draft.tree, torch.device("cpu"))
+    parts = [geometry(tree, torch.device("cpu")) for tree in trees]
+    tokens, depth = (pad_sequence(rows, batch_first=True)
+                     for rows in ([draft.tokens for draft in drafts], [depth for depth, _ in parts]))
+    mask = torch.eye(tokens.shape[1], dtype=torch.bool).repeat(len(trees), 1, 1)
+    for row, (_, visible) in enumerate(parts):
+        mask[row, : len(visible), : len(visible)] = visible
     return tokens.to(device), depth.to(device), mask.to(device)
 
 
@@ -183,8 +156,6 @@ class _Loop:
                  limit: int, eos: frozenset[int], observe: Observer | None):
         self.forward, self.drafter, self.shape, self.decider = forward, drafter, shape, decider
         self.window, self.limit, self.eos, self.observe, self.hooks = window, limit, eos, observe, decider.hooks
-        # Heads read the target's hidden states; the first commit brings those of the prompts.
-        self.outputs = {"output_hidden_states": True} if drafter.wants_hidden_states else {}
         self.rounds: list[Round] = []
         self.ended: set[int] = set()
         self.calls = 0
@@ -194,7 +165,7 @@ class _Loop:
         self.prompt_lengths = [len(prompt) for prompt in prompts]
         self.written: list[list[int]] = [[] for _ in prompts]
         self.alive = list(range(len(prompts)))
-        if not self.limit or not prompts:
+        if not self.limit:
             return
         outputs = prefill(self.forward, prompts, self.drafter.wants_hidden_states)
         refuse_nan(outputs.logits, self.forward.model)
@@ -222,7 +193,8 @@ class _Loop:
             drafts = self.drafter.propose(first_levels(self.shape, self.window - longest), self.decider.draws)
             # verify
             drafted = time.perf_counter()
-            outputs = self.forward(*stack(drafts, self.forward.device), self.cache, **self.outputs)
+            outputs = self.forward(*stack(drafts, self.forward.device), self.cache,
+                                   output_hidden_states=self.drafter.wants_hidden_states)
             decisions = self.decider.decide(self.alive, self.written, drafts, outputs.logits)
             # commit
             verified = time.perf_counter()
@@ -230,9 +202,9 @@ class _Loop:
             self.drafter.commit([accepted for accepted, _ in decisions], [bonus for _, bonus in decisions], outputs)
             committed = time.perf_counter()
         self.calls += 1
-        costs = dict(draft_calls=self.drafter.calls - drafter_calls, draft_seconds=drafted - started,
-                     verify_seconds=verified - drafted, commit_seconds=committed - verified,
-                     model_seconds=models.seconds)
+        costs = {"draft_calls": self.drafter.calls - drafter_calls, "draft_seconds": drafted - started,
+                 "verify_seconds": verified - drafted, "commit_seconds": committed - verified,
+                 "model_seconds": models.seconds}
         for row, draft, (accepted, bonus) in zip(self.alive, drafts, decisions):
             self.record(row, draft, accepted, bonus, costs)
         if self.observe:
@@ -250,18 +222,13 @@ class _Loop:
             open_end=length == len(tokens) and bool(draft.tree.children(end)), **costs))
 
     def write(self, row: int, tokens: list[int]) -> int:
-        """Appends tokens to a row up to the limit, EOS or the token at which a hook stops it; returns the number of
-        tokens up to EOS or the hook's, those past the limit included.
-        """
+        """Appends tokens to a row until it ends. Returns their number up to EOS or a hook's end, past the limit too."""
         written, first = self.written[row], len(self.written[row])
-        length = len(tokens)
-        for index, token in enumerate(tokens):
-            inside = first + index < self.limit
-            if inside:
+        for length, token in enumerate(tokens, 1):
+            if fits := len(written) < self.limit:
                 written.append(token)
-            if token in self.eos or (inside and self.hooks.stop and self.hooks.stop(row, written)):
+            if token in self.eos or fits and self.hooks.stop and self.hooks.stop(row, written):
                 self.ended.add(row)
-                length = index + 1
                 break
         if len(written) == self.limit:
             self.ended.add(row)

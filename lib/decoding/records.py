@@ -32,9 +32,9 @@ class Hooks:
 class Round:
     """One row in one round.
 
-    EOS and a stopping hook end a round as it stands; the length limit does not: `accepted` counts the tokens past it
-    too, which are not returned, because leaving out or shortening the rounds that it cuts would be a bias. Calls and
-    seconds are those of the whole batch.
+    EOS and a stopping hook end a round as it stands. The length limit does not: `accepted` counts tokens past it, which
+    are not returned, since leaving out or shortening the rounds that it cuts would be a bias. Calls and seconds are
+    those of the whole batch.
     """
 
     row: int
@@ -85,14 +85,3 @@ class Generation:
     def acceptance_length(self) -> float:
         """Mean accepted draft tokens per round and row, the bonus token excluded; NaN without rounds."""
         return self.accepted / len(self.rounds) if self.rounds else math.nan
-
-    @property
-    def tokens_per_round(self) -> float:
-        """Block efficiency: the acceptance length and the bonus token."""
-        return self.acceptance_length + 1
-
-    def summary(self) -> str:
-        """The call in one line."""
-        return (f"drafted {self.drafted}, accepted {self.accepted} (rate {self.acceptance_rate:.3f}), "
-                f"{self.tokens_per_round:.2f} tokens per round in {len(self.rounds)} rounds of {len(self.new_tokens)} "
-                f"rows; {self.target_calls} target calls ({self.forward}), {self.drafter_calls} drafter calls")

@@ -1,6 +1,6 @@
 """One prompt decoded round by round: each round's tree and tokens, its accepted path, and the text so far."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Iterator, Sequence
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lib.attention.registration import takes_chains, tree_forward
 from lib.decoding.loop import generate, stack
+from lib.decoding.records import Generation
 from lib.models.cache import TreeCache
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
@@ -29,17 +30,15 @@ class Step:
     rounds: int
     tree: Tree
     tokens: tuple[str, ...]  # the text of each node, the root's first
-    # The drafter's and the target's probability of each node after its parent (the root's is 1), the target's at
-    # temperature 1 for greedy decoding. None for a drafter that is no language model and a target that takes chains.
+    # Of each node after its parent, by drafter and target (at temperature 1 for greedy decoding); the root's is 1. None
+    # for a drafter that is no language model, and for a target that takes chains.
     probabilities: tuple[float, ...] | None
     target_probabilities: tuple[float, ...] | None
     accepted: tuple[int, ...]  # nodes of the accepted path, root excluded
     bonus: str  # the text of the token that the target adds
     text: tuple[tuple[str, str], ...]  # (text, writer) pieces: the prompt, then one for each token
     fresh: int  # pieces at the end of `text` that are this round's; fewer than its tokens where the text ends
-    drafted_tokens: int  # this and the next two: of the rounds so far, without prefill
-    accepted_tokens: int
-    seconds: float
+    so_far: Generation  # the rounds up to this one
 
     @property
     def parents(self) -> list[int]:
@@ -53,19 +52,14 @@ class Step:
         return ["root", *drafted, "bonus"]
 
     @property
-    def rate(self) -> float | None:
-        """Accepted over draft tokens so far; None before a round has draft tokens."""
-        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
+    def written(self) -> int:
+        """Tokens of the rounds so far, those past the limit included."""
+        return self.so_far.accepted + self.number
 
     @property
-    def speed(self) -> float:
-        """Tokens per second of the rounds so far."""
-        return (self.accepted_tokens + self.number) / self.seconds
-
-    @property
-    def length(self) -> float:
-        """Mean accepted length so far."""
-        return self.accepted_tokens / self.number
+    def seconds(self) -> float:
+        """Seconds of the rounds so far, without prefill."""
+        return sum(record.seconds for record in self.so_far.rounds)
 
 
 def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, rule: str = "greedy", temperature: float = 0.0,
@@ -93,17 +87,13 @@ def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, rule: str
     # the steps
     steps = []
     for number, (draft, accepted, bonus) in enumerate(observed, 1):
-        so_far, end, tokens = done.rounds[:number], ends[number - 1], draft.token_list
-        parent_tokens = [None, *(tokens[parent] for parent in draft.tree.parents[1:])]
+        tokens, end = draft.token_list, ends[number - 1]
+        before = [tokens[parent] for parent in (*draft.tree.parents[1:], accepted[-1] if accepted else ROOT)]
+        texts = [added_texts(tokenizer, [first], [token])[0] for first, token in zip(before, [*tokens[1:], bonus])]
         steps.append(Step(
-            number=number, rounds=len(observed), tree=draft.tree,
-            tokens=tuple(_text_after(tokenizer, *edge) for edge in zip(parent_tokens, tokens)),
-            probabilities=next(drafter_probs), target_probabilities=next(target_probs), accepted=tuple(accepted),
-            bonus=_text_after(tokenizer, tokens[accepted[-1] if accepted else ROOT], bonus),
-            text=tuple(pieces[: 1 + end]), fresh=end - so_far[-1].position,
-            drafted_tokens=sum(record.drafted for record in so_far),
-            accepted_tokens=sum(record.accepted for record in so_far),
-            seconds=sum(record.seconds for record in so_far)))
+            number, len(observed), draft.tree, (_decode(tokenizer, tokens[:1]), *texts[:-1]), next(drafter_probs),
+            next(target_probs), tuple(accepted), bonus=texts[-1], text=tuple(pieces[: 1 + end]),
+            fresh=end - done.rounds[number - 1].position, so_far=replace(done, rounds=done.rounds[:number])))
     return steps
 
 
@@ -132,15 +122,6 @@ def added_texts(tokenizer, before: list[int], new: list[int]) -> list[str]:
     complete = accumulate((text.rstrip(UNFINISHED) for text in texts[:-1]), partial(max, key=len))
     ends = [*map(len, complete), len(texts[-1])]
     return [texts[-1][start:end] for start, end in zip(ends, ends[1:])]
-
-
-def _text_after(tokenizer, before: int | None, token: int) -> str:
-    """A token's text after another token, where a tokenizer keeps the space that it drops at the start of a text."""
-    if before is not None:
-        first, both = _decode(tokenizer, [before]), _decode(tokenizer, [before, token])
-        if both.startswith(first) and both != first:
-            return both[len(first):]
-    return _decode(tokenizer, [token])
 
 
 def _decode(tokenizer, ids: list[int]) -> str:

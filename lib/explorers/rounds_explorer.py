@@ -341,12 +341,13 @@ def legend() -> str:
 
 def describe_round(step: Step, plain: float = float("nan")) -> str:
     """The round and the running totals in a sentence each, as HTML. plain: tokens per second of plain decoding."""
-    share = "–" if step.rate is None else f"<b>{step.rate:.2f}</b>"
+    rate, length = step.so_far.acceptance_rate, step.so_far.acceptance_length
+    share = "–" if isnan(rate) else f"<b>{rate:.2f}</b>"
     accepted = f"<b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens accepted"
     end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
     return (f"Round {step.number} of {step.rounds}: {accepted}, then the target's own{end}. So far, over {step.number} "
-            f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{step.length:.2f}</b> "
-            f"tokens per round, <b>{step.speed:.0f}</b> tokens per second"
+            f"round{'s' * (step.number != 1)}: acceptance rate {share}, acceptance length <b>{length:.2f}</b> "
+            f"tokens per round, <b>{step.written / step.seconds:.0f}</b> tokens per second"
             + ("." if isnan(plain) else f" ({plain:.0f} plainly)."))
 
 
@@ -354,9 +355,9 @@ def compared(step: Step, other: Sequence[Step]) -> str:
     """How far the second setting is where a round of the first ends, as HTML; empty without one."""
     if not other:
         return ""
-    reached = next((one for one in other if _written(one) >= _written(step)), other[-1])
-    return (f" The setting beside it has {_written(reached)} tokens after <b>{reached.number}</b> rounds and "
-            f"{1000 * reached.seconds:.0f} ms; this one {_written(step)} after <b>{step.number}</b> and "
+    reached = next((one for one in other if one.written >= step.written), other[-1])
+    return (f" The setting beside it has {reached.written} tokens after <b>{reached.number}</b> rounds and "
+            f"{1000 * reached.seconds:.0f} ms; this one {step.written} after <b>{step.number}</b> and "
             f"{1000 * step.seconds:.0f} ms.")
 
 
@@ -365,7 +366,7 @@ def timeline_svg(steps: Sequence[Step], other: Sequence[Step], current: int) -> 
     accepted ones.
     """
     lanes = [lane for lane in (steps, other) if lane]
-    scale = WIDE / max(_written(lane[-1]) for lane in lanes)
+    scale = WIDE / max(lane[-1].written for lane in lanes)
     most = max(1, max(len(step.accepted) for lane in lanes for step in lane))
     bars = []
     for row, lane in enumerate(lanes):
@@ -375,19 +376,14 @@ def timeline_svg(steps: Sequence[Step], other: Sequence[Step], current: int) -> 
             edge = f' stroke="{BLACK}" stroke-width="2"' if row == 0 and step.number == current else ""
             place = f' data-round="{step.number}" style="cursor:pointer"' if row == 0 else ""
             bars.append(f'<rect x="{scale * before + 1:.1f}" y="{ground - tall:.1f}" height="{tall:.1f}" width="'
-                        f'{scale * (_written(step) - before) - 1:.1f}" fill="{shaded(len(step.accepted) / most)}"{edge}'
+                        f'{scale * (step.written - before) - 1:.1f}" fill="{shaded(len(step.accepted) / most)}"{edge}'
                         f'{place}><title>round {step.number}: {len(step.accepted)} of {step.tree.budget} draft tokens '
                         'accepted</title></rect>')
-            before = _written(step)
+            before = step.written
         bars.append(f'<text x="0" y="{ground + 11}">{("this setting", "beside it")[row]}: {len(lane)} rounds for '
                     f'{before} tokens</text>')
     return (f'<svg width="{WIDE + 4}" height="{(LANE + 14) * len(lanes)}" role="img" font-size="11" '
             f'font-family="sans-serif">{"".join(bars)}</svg>')
-
-
-def _written(step: Step) -> int:
-    """Tokens that the rounds up to this one wrote."""
-    return step.accepted_tokens + step.number
 
 
 def of_step(step: Step) -> str:

@@ -55,7 +55,6 @@ class AfterSeven(StoppingCriteria):
     {"repetition_penalty": 1.2, "bad_words_ids": [[4], [5, 6]], "suppress_tokens": [8]},
     {"max_new_tokens": 1},
     {"max_length": 20, "max_new_tokens": None},
-    {"position_ids": (batch()["attention_mask"].cumsum(-1) - 1).clamp_min(0)},
     # a criterion may end a row inside a draft; one of length or end takes the place of the configuration's
     {"stopping_criteria": [AfterSeven()], "eos_token_id": 23},
     *({"stopping_criteria": [MaxLengthCriteria(max_length=length)]} for length in (16, 30, 4)),

@@ -82,9 +82,7 @@ def test_padding_on_either_side_is_no_part_of_a_prompt():
     assert torch.equal(done.sequences, torch.cat([left, torch.tensor(done.new_tokens)], dim=1))
 
 
-def test_no_rows_and_no_tokens_are_no_work():
-    done = generate(TARGET, NoDrafter(), torch.zeros(0, 4, dtype=torch.long), shape="chain:0", max_new_tokens=4)
-    assert done.new_tokens == [] and done.sequences.shape[0] == 0
+def test_no_tokens_are_no_work():
     done = generate(TARGET, NoDrafter(), PROMPTS[0][None], shape="chain:0", max_new_tokens=0)
     assert done.new_tokens == [[]] and not done.rounds and not done.target_calls
 
@@ -203,18 +201,15 @@ def test_a_round_records_its_costs_and_its_accepted_path():
     assert all(0 < record.model_seconds < record.seconds for record in done.rounds)
 
 
-def test_a_call_is_summarised_and_logged(caplog):
-    """Rounds, rates and forward passes, counted by hand; the same sums where batches are joined."""
+def test_a_call_counts_its_tokens_and_forward_passes():
+    """Counted by hand; the same sums where batches are joined."""
     (ids, mask), drafter = next(in_batches(PROMPTS, 4)), LanguageModelDrafter(DRAFTER)
-    with caplog.at_level("INFO", logger="lib.decoding"):
-        done = generate(TARGET, drafter, ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=17)
+    done = generate(TARGET, drafter, ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=17)
     drafted, accepted = (sum(getattr(record, name) for record in done.rounds) for name in ("drafted", "accepted"))
     assert done.acceptance_rate == accepted / drafted and 0 < accepted
-    assert done.acceptance_length == accepted / len(done.rounds) == done.tokens_per_round - 1
+    assert done.acceptance_length == accepted / len(done.rounds)
     most = max(sum(record.row == row for record in done.rounds) for row in range(4))
     assert done.target_calls == 1 + most and done.drafter_calls == drafter.calls == 1 + 2 * most
-    assert [record.message for record in caplog.records] == [done.summary()]
-    assert f"drafted {drafted}, accepted {accepted} (rate {accepted / drafted:.3f})" in done.summary()
     parts = [decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, rows=rows, shape="kary:2@6", max_new_tokens=17)
              for rows in (4, 2)]
     assert parts[0].target_calls == done.target_calls < parts[1].target_calls

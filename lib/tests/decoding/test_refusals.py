@@ -18,7 +18,9 @@ WIDER = LanguageModelDrafter(small_models.llama(1, vocabulary=30))
 
 
 @pytest.mark.parametrize("changed, message", [
-    (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), "prompt 0 is empty"),
+    (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), r"input_ids is torch.int64 \(1, 0\)"),
+    (dict(input_ids=torch.zeros(0, 4, dtype=torch.long)), "one prompt of at least a token per row"),
+    (dict(attention_mask=torch.zeros(1, 17)), "prompt 0 is empty"),
     (dict(input_ids=[[1, 2]]), "input_ids is a list"),
     (dict(input_ids=torch.tensor([1, 2])), r"input_ids is torch.int64 \(2,\)"),
     (dict(input_ids=torch.tensor([[1.0, 2.0]])), "input_ids is torch.float32"),
@@ -47,7 +49,7 @@ WIDER = LanguageModelDrafter(small_models.llama(1, vocabulary=30))
     (dict(target="base"), "target is 'base'; give a model"),
     (dict(drafter="sam"), "drafter is 'sam', not a Drafter"),
     (dict(drafter=DRAFTER), r"drafter is a LlamaForCausalLM, not a Drafter.*make\('model', pair\)"),
-    (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; if .*, which leaves them out"),
+    (dict(drafter=WIDER), "the drafter knows 30 tokens, the target 24; .*, which leaves them out"),
     (dict(drafter=MergedDrafter(LanguageModelDrafter(DRAFTER), WIDER)), "the drafter knows 30 tokens"),
 ])
 def test_unusable_arguments_are_refused_by_name(changed, message):

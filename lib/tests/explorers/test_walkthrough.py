@@ -74,8 +74,8 @@ def test_totals_are_those_of_the_rounds_so_far(temperature):
     rounds = decoded(temperature=temperature).rounds
     for number, step in enumerate(told(temperature=temperature), 1):
         assert (step.number, step.rounds) == (number, len(rounds))
-        assert step.length == sum(found.accepted for found in rounds[:number]) / number
-        assert step.rate == pytest.approx(step.length / 6)
+        length = sum(found.accepted for found in rounds[:number]) / number
+        assert step.so_far.acceptance_length == length and step.so_far.acceptance_rate == pytest.approx(length / 6)
 
 
 @pytest.mark.parametrize("drafter", [
@@ -107,7 +107,7 @@ def test_a_round_that_passes_the_limit_counts_whole_and_writes_what_fits():
     full = told("chain:5", LanguageModelDrafter(MODEL), new=13)  # its own drafter: 1, then 6 a round, so that 13 fit
     short = told("chain:5", LanguageModelDrafter(MODEL), new=11)
     assert [step.fresh for step in full] == [6, 6] and [step.fresh for step in short] == [6, 4]
-    assert short[1].accepted == full[1].accepted and (short[1].number, short[1].length) == (2, 5.0)
+    assert short[1].accepted == full[1].accepted and (short[1].number, short[1].so_far.acceptance_length) == (2, 5.0)
     assert "the text ends after the first 4" in describe_round(short[1])
     assert "ends" not in describe_round(full[1])
     assert "–" in describe_round(told("chain:0", new=3)[0]), "without draft tokens there is no rate"
@@ -121,7 +121,7 @@ def test_without_a_round_there_is_no_step():
 def test_what_cannot_be_decoded_is_refused_by_name():
     with pytest.raises(ValueError, match="window has 256"):
         told(new=400)
-    with pytest.raises(ValueError, match="prompt 0 is empty"):
+    with pytest.raises(ValueError, match="one prompt of at least a token"):
         walk(pair(), LanguageModelDrafter(OTHER), PROMPT_IDS[:0], "chain:2")
 
 
@@ -164,7 +164,7 @@ def test_the_targets_probabilities_are_those_of_a_forward_behind_each_path():
 def test_the_speed_is_that_of_the_rounds_so_far():
     steps = told()
     tokens = [sum(len(each.accepted) + 1 for each in steps[:number]) for number in range(1, len(steps) + 1)]
-    assert [step.speed * step.seconds for step in steps] == pytest.approx(tokens)
+    assert [step.written for step in steps] == tokens
     assert [step.seconds for step in steps] == sorted(step.seconds for step in steps)
     assert "tokens per second (50 plainly)." in describe_round(steps[0], 50.0)
 
