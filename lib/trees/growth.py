@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -71,8 +72,7 @@ class Candidates:
         return Grown(Tree(parents, self.rank[nodes]), nodes, self.reach[nodes])
 
 
-@dataclass(frozen=True)
-class Grown:
+class Grown(NamedTuple):
     """A grown tree; the candidate of each of its nodes, int64[m], and that candidate's reach, float64[m]."""
 
     tree: Tree
@@ -82,15 +82,20 @@ class Grown:
 
 @dataclass(frozen=True)
 class Growth:
-    """The base of growth rules: frozen values without state.
+    """The base of growth rules, which are frozen values without state.
 
     budget: the most draft nodes of a tree. max_depth: the most levels, and so forward passes of the drafter. A rule
     also has `width`, the most children of a node, its `name` as `trees.named` reads it, and `expand(candidates)`:
-    int64[], the nodes of the deepest level that get children in the next forward pass, in node order; or none.
+    int64[], in node order, the nodes of the deepest level that get children in the next forward pass.
     """
 
     budget: int
     max_depth: int = DEPTH
+
+    def __post_init__(self):  # a tree of n nodes has at most n levels
+        budget = whole_number(self.budget, "budget", least=0)
+        whole_number(self.width, "width", least=min(1, budget))
+        object.__setattr__(self, "max_depth", min(whole_number(self.max_depth, "max_depth", least=0), budget))
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """int64[<= budget]: the draft nodes that the tree keeps."""
@@ -102,8 +107,8 @@ class Growth:
 
 
 def next_level(rule: Growth, candidates: Candidates) -> np.ndarray:
-    """The nodes to expand next, int64[]: the root, then the rule's choice; a tree of n nodes has at most n levels."""
-    if candidates.levels >= min(rule.max_depth, rule.budget):
+    """The nodes to expand next, int64[]: the root, then the rule's choice."""
+    if candidates.levels >= rule.max_depth:
         return np.zeros(0, dtype=np.int64)
     return rule.expand(candidates) if candidates.levels else np.array([ROOT])
 
@@ -140,7 +145,7 @@ class Eagle2(Growth):
 class Costs:
     """The cost of a round, in any unit of time: target[n] to verify n draft nodes, draft per forward pass of a level.
 
-    target: float[N + 1], from n = 0, the root alone; must not decrease. ValueError names the values that do not fit.
+    target: float[N + 1], from n = 0, the root alone; must not decrease.
     """
 
     target: tuple[float, ...]
@@ -157,8 +162,7 @@ class Costs:
     def speeds(self, reach: np.ndarray, levels: int) -> np.ndarray:
         """float[k + 1]: expected tokens per unit of time of trees of the first 0 .. k nodes, after so many levels.
 
-        reach: float[k] of nodes in the order in which they join the tree. With evenly rising costs the speed rises
-        while a node's reach over its cost exceeds the speed without it; else the largest speed may lie beyond.
+        reach: float[k] of nodes in the order in which they join the tree.
         """
         tokens = 1 + np.concatenate([[0.0], np.cumsum(reach)])
         return tokens / (levels * self.draft + np.asarray(self.target)[: len(tokens)])
@@ -166,14 +170,12 @@ class Costs:
 
 @dataclass(frozen=True)
 class BestFirst(Growth):
-    """Greedily the node of largest reach, for top-k children. The name tells what it grows over and when it stops:
+    """Greedily the node of largest reach, for top-k children. The family tells what it grows over and when it stops:
 
     "dyspec": one distribution per node; no stop (DySpec, Xiong et al. 2024).
-    "ddtree": one distribution per depth, which does not depend on the branch, as block drafters and Medusa heads give;
-        no stop (DDTree, arXiv 2604.12989).
+    "ddtree": one distribution per depth, as block drafters and Medusa heads give; no stop (DDTree, arXiv 2604.12989).
     "opttree": at most `level_width` nodes of a level are expanded, until a level adds no more than `delta` to the
-        summed reach of the `budget` best candidates, the drafter's estimate of the accepted length (OPT-Tree, Wang et
-        al. 2025, Alg. 1; the paper has level_width = budget).
+        summed reach of the `budget` best candidates (OPT-Tree, Wang et al. 2025, Alg. 1; there level_width = budget).
     "smart": a node is added while its reach over its cost exceeds the tree's present speed (SMART, arXiv 2604.09731).
         The probabilities of a level are unknown before it is drafted. Our choice, not the paper's, is to estimate them
         from above: each node of the newest level counts as a child of its own reach, and the level is drafted for those
@@ -191,6 +193,7 @@ class BestFirst(Growth):
     costs: Costs | None = None
 
     def __post_init__(self):
+        super().__post_init__()
         if self.costs is not None and len(self.costs.target) <= self.budget:
             raise ValueError(f"the costs cover {len(self.costs.target) - 1} draft nodes, the budget is {self.budget}; "
                              "give the target's cost up to the budget, or a smaller budget")
@@ -201,9 +204,8 @@ class BestFirst(Growth):
 
     @property
     def name(self) -> str:
-        numbers = [self.max_depth]
-        if self.delta is not None:
-            numbers = [self.level_width, self.max_depth, *([self.delta] if self.delta else [])]
+        numbers = [self.max_depth] if self.level_width is None else [self.level_width, self.max_depth]
+        numbers += [self.delta] if self.delta else []
         return f"{self.family}:{','.join(f'{number:g}' for number in numbers)}@{self.budget}"
 
     def expand(self, candidates: Candidates) -> np.ndarray:
@@ -231,3 +233,10 @@ class BestFirst(Growth):
         present = costs.speeds(reach[kept], candidates.levels)[-1]
         speeds = costs.speeds(reach[np.concatenate([kept, growing])], candidates.levels + 1)[len(kept):]
         return growing[: speeds.argmax()] if speeds.max() > present else growing[:0]
+
+
+def whole_number(value, name: str, least: int = 1) -> int:
+    """The value as an integer. ValueError, with the name, if it is not whole or less than `least`."""
+    if int(value) != value or value < least:
+        raise ValueError(f"{name} is {value}: give a whole number of at least {least}")
+    return int(value)

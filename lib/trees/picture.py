@@ -1,7 +1,6 @@
 """Drawn trees: SVG elements for screens, which explorers and the report share, and figures of many shapes.
 
-In an SVG each node is a group with the class "node" and its number in `data-node`, for scripts; pages show frames, of
-which `lib/lab/page.js` makes a slider.
+In an SVG each node is a group with the class "node" and its number in `data-node`, for scripts.
 """
 
 import re
@@ -46,9 +45,8 @@ class Node:
 
 def tree_svg(tree: Tree, nodes: Sequence[Node], *, lit: Collection[int] = (), sideways: bool = False,
              scale: float = 1.0) -> str:
-    """A tree with its root on top, or `sideways` on the left, where labels may be long.
-
-    lit: nodes whose lines from a lit parent are strong. scale: of the whole picture.
+    """A tree with its root on top, or `sideways` on the left, where labels may be long; lines between `lit` nodes are
+    strong.
     """
     across, depth = positions(tree), tree.depth
     halves, tall = np.full(tree.size, RADIUS), RADIUS  # half of each node's width, and of its height
@@ -91,15 +89,12 @@ def round_svg(parents: Sequence[int], tokens: Sequence[str], roles: Sequence[str
     """
     nodes = []
     for index, (token, role) in enumerate(zip(tokens, roles)):
-        percents = {who: _percent(row[index]) for who, row in chances.items() if index and not np.isnan(row[index])}
+        percents = {who: f"{row[index]:.0%}" if row[index] >= 0.005 else "<1%"
+                    for who, row in chances.items() if index and not np.isnan(row[index])}
         title = ", ".join([role, *(f"{percent} by the {who}" for who, percent in percents.items())])
         nodes.append(Node(token, ROLES[role], f"node {index}, {token}: {title}", "/".join(percents.values())))
     accepted = {index for index, role in enumerate(roles) if role != "rejected"}
     return tree_svg(Tree(parents), nodes, lit=accepted, sideways=True)
-
-
-def _percent(chance: float) -> str:
-    return "<1%" if chance < 0.005 else f"{chance:.0%}"
 
 
 def accepted_svg(shares: Mapping[str, float], family: str, scale: float = 1.0) -> str:
@@ -201,23 +196,21 @@ def positions(tree: Tree) -> np.ndarray:
     return across - across.min()
 
 
-def gallery(trees: Mapping[str, Tree], *, weights: Mapping[str, Sequence[float]] | None = None,
-            notes: Mapping[str, str] | None = None, columns: int = 4) -> Figure:
-    """Shapes side by side, each filling its panel, in its strategy's colour.
+def gallery(trees: Mapping[str, Tree], weights: Mapping[str, Sequence[float]] | None = None) -> Figure:
+    """Shapes side by side, each filling its panel, in its strategy's colour, with its size in words.
 
-    weights: by name float[m] in [0, 1], how strongly each node is coloured. notes: by name a line below the title.
+    weights: by name float[m] in [0, 1], how strongly each node is coloured.
     """
-    columns = min(columns, len(trees))
-    rows = -(-len(trees) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(2.75 * columns, 2.4 * rows), squeeze=False,
-                                layout="constrained")
+    columns = min(4, len(trees))
+    rows, size = -(-len(trees) // columns), (2.75 * columns, 2.4 * -(-len(trees) // columns))
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     for axis in axes.flat[len(trees):]:
         axis.set_visible(False)
     styles = styles_of(trees)
     for axis, (name, tree) in zip(axes.flat, trees.items()):
-        _draw(tree, axis, styles[name].colour, (weights or {}).get(name, np.ones(tree.size)))
-        axis.text(0, 1.0, (notes or {}).get(name, ""), transform=axis.transAxes, fontsize=8.5, color="#444444")
-        axis.set_title(shown(name), color=styles[name].colour, pad=16 if notes else 6)
+        _draw(tree, axis, styles[name].colour, np.ones(tree.size) if weights is None else weights[name])
+        axis.text(0, 1.0, describe(tree), transform=axis.transAxes, fontsize=8.5, color="#444444")
+        axis.set_title(shown(name), color=styles[name].colour, pad=16)
     return figure
 
 
@@ -233,9 +226,8 @@ def _draw(tree: Tree, axis: Axes, colour: str, weights: Sequence[float]) -> None
     strength = np.clip(np.asarray(weights, dtype=float), 0, 1)[:, None]
     colours = strength * np.array(to_rgb(colour)) + (1 - strength) * PALEST
     colours[ROOT] = to_rgb(ROLES["root"])
-    box, spans = axis.get_window_extent(), np.ptp(points, axis=0) + 1.2
-    room = 0.62 * min(box.width / spans[0], box.height / spans[1]) * 72 / axis.figure.dpi
-    width = float(np.clip(room, 2.0, 17.0))
+    box, spans = axis.get_window_extent(), high - low + 1.2
+    width = float(np.clip(0.62 * min(box.width / spans[0], box.height / spans[1]) * 72 / axis.figure.dpi, 2.0, 17.0))
     axis.scatter(*points.T, s=width**2, c=colours, edgecolors="white", linewidths=min(0.8, width / 10), zorder=3)
 
 

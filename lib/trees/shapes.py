@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 
 import numpy as np
 
-from lib.trees.growth import BestFirst, grow
+from lib.trees.growth import BestFirst, grow, whole_number
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 
 ENDLESS = sys.maxsize
@@ -16,37 +18,27 @@ MOST_NODES = 1 << 16  # far more than one forward pass can verify; a typed "kary
 
 def chain(length: int) -> Tree:
     """One path of favourites (Leviathan et al. 2023); length 0 drafts nothing."""
-    return level_order(whole_number(length, "length", least=0))
+    return level_order(length)
 
 
 def star(count: int) -> Tree:
     """`count` candidates for the next token and nothing below them: width without depth, the opposite of a chain."""
-    return level_order(whole_number(count, "count", least=0), then=ENDLESS)
+    return level_order(count, then=ENDLESS)
 
 
 def independent(count: int, length: int) -> Tree:
     """`count` chains of `length` nodes that share only the root: the drafter's best first tokens, each continued."""
-    count, length = whole_number(count, "count"), whole_number(length, "length")
-    return level_order(count * length, [count])
+    return level_order(count * whole_number(length, "length"), [count])
 
 
 def kary(branching: int, depth: int) -> Tree:
     """The complete tree in which every node above `depth` has `branching` children."""
-    return expansion([branching] * _few_enough(whole_number(depth, "depth")))
-
-
-def comb(branching: int, depth: int) -> Tree:
-    """A chain of favourites, each with `branching` - 1 siblings that have no children."""
-    return level_order(branching * whole_number(depth, "depth"), then=branching, favourites_only=True)
+    return expansion([branching] * min(whole_number(depth, "depth"), MOST_NODES + 1))
 
 
 def expansion(branching_by_depth: Sequence[int]) -> Tree:
     """<k1, k2, ...>: every node at depth d has k_(d+1) children (SpecInfer, section 3)."""
-    budget, width = 0, 1
-    for branching in branching_by_depth:
-        width *= whole_number(branching, "branching")
-        budget = _few_enough(budget + width)
-    return level_order(budget, branching_by_depth)
+    return level_order(sum(accumulate(branching_by_depth, mul)), branching_by_depth)
 
 
 def level_order(budget: int, first_levels: Sequence[int] = (), then: int = 1, favourites_only: bool = False) -> Tree:
@@ -54,11 +46,12 @@ def level_order(budget: int, first_levels: Sequence[int] = (), then: int = 1, fa
 
     So the tree of a smaller budget is the beginning of a larger one. first_levels: the number of children of a node at
     depth 0, 1, ...; then: that of all deeper nodes. favourites_only: whether only favourites of favourites have
-    children.
+    children. ValueError for a branching or budget that is no such number, and for more than `MOST_NODES`.
     """
     for branching in (*first_levels, then):
         whole_number(branching, "branching")
-    _few_enough(budget)
+    if whole_number(budget, "budget", least=0) > MOST_NODES:
+        raise ValueError(f"the shape has more than {MOST_NODES} draft nodes: give fewer branches, levels or budget")
     parents, level, depth = [NO_PARENT], [(ROOT, True)], 0
     while len(parents) <= budget:
         branching, next_level = first_levels[depth] if depth < len(first_levels) else then, []
@@ -77,10 +70,7 @@ def sparse(acceptance_by_depth_and_rank, budget: int) -> Tree:
     acceptance_by_depth_and_rank: float[D, R] in [0, 1], row d for depth d + 1; float[R] holds for every depth.
     Ties go to the shallower node, then to the better ranks. ValueError if D and R leave too few nodes.
     """
-    acceptance = probabilities(acceptance_by_depth_and_rank, dimensions=(1, 2))
-    budget = whole_number(budget, "budget", least=0)
-    if acceptance.ndim == 1:
-        acceptance = np.tile(acceptance, (budget, 1))
+    acceptance = _probabilities(acceptance_by_depth_and_rank, whole_number(budget, "budget", least=0))
     rule = BestFirst(budget, max_depth=len(acceptance))
     tree = grow(rule, lambda candidates, nodes: np.tile(acceptance[candidates.levels], (len(nodes), 1))).tree
     if tree.budget < budget:
@@ -95,7 +85,7 @@ def optimal(acceptance_by_rank, budget: int, max_depth: int | None = None) -> Tr
     acceptance_by_rank: float[R] in [0, 1], entry r the probability that the target accepts the child of rank r.
     Siblings have the first ranks, without gaps. ValueError if R and max_depth leave too few nodes.
     """
-    acceptance, limited = probabilities(acceptance_by_rank, dimensions=(1,)), max_depth is not None
+    acceptance, limited = _probabilities(acceptance_by_rank), max_depth is not None
     budget = whole_number(budget, "budget", least=0)
     tables = [_best_subtrees(acceptance[:0] if limited else acceptance, budget + 1)]  # of depth 0: one node
     for _ in range(min(whole_number(max_depth, "max_depth", least=0), budget) if limited else 0):
@@ -148,9 +138,7 @@ def reach(tree: Tree, acceptance) -> np.ndarray:
     acceptance: float[R] by rank, or float[D, R] by depth and rank; deeper nodes and higher ranks are never accepted.
     The model assumes that each step's acceptance is independent of the path (Sequoia, Prop. 3.4).
     """
-    acceptance = probabilities(acceptance, dimensions=(1, 2))
-    if acceptance.ndim == 1:
-        acceptance = np.tile(acceptance, (tree.max_depth, 1))
+    acceptance = _probabilities(acceptance, tree.max_depth)
     depths, ranks = acceptance.shape
     reach = np.ones(tree.size)
     for node in range(1, tree.size):
@@ -165,31 +153,16 @@ def expected_accepted(tree: Tree, acceptance) -> float:
     return float(reach(tree, acceptance)[1:].sum())
 
 
-def whole_number(value, name: str, least: int = 1) -> int:
-    """The value as an integer. ValueError, with the name, if it is not whole or less than `least`."""
-    if int(value) != value or value < least:
-        raise ValueError(f"{name} is {value}: give a whole number of at least {least}")
-    return int(value)
+def _probabilities(values, depths: int | None = None) -> np.ndarray:
+    """float64[R] of these values, or with `depths` float64[D, R], where values [R] hold for so many depths.
 
-
-def _few_enough(nodes: int) -> int:
-    """The number of nodes or levels. ValueError if it exceeds `MOST_NODES`, before anything of that size is made."""
-    if nodes > MOST_NODES:
-        raise ValueError(f"the shape has {nodes} nodes or more, but at most {MOST_NODES} can be drafted: give fewer "
-                         "branches, levels or budget")
-    return nodes
-
-
-def probabilities(values, dimensions: tuple[int, ...]) -> np.ndarray:
-    """The values as a float64 array with one of these numbers of dimensions.
-
-    ValueError for other numbers of dimensions, and for values outside [0, 1].
+    ValueError for other shapes, and for values outside [0, 1].
     """
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim not in dimensions or array.size == 0:
-        accepted_shapes = " or ".join({1: "[ranks]", 2: "[depths, ranks]"}[d] for d in dimensions)
-        raise ValueError(f"acceptance has shape {array.shape}: give {accepted_shapes}")
+    if array.size == 0 or array.ndim != 1 and (depths is None or array.ndim != 2):
+        shapes = "[ranks]" if depths is None else "[ranks] or [depths, ranks]"
+        raise ValueError(f"acceptance has shape {array.shape}: give {shapes}")
     outside = ~((array >= 0) & (array <= 1))
     if outside.any():
         raise ValueError(f"acceptance holds {array[outside][0]}: give probabilities from 0 to 1")
-    return array
+    return array if depths is None or array.ndim == 2 else np.tile(array, (depths, 1))

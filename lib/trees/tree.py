@@ -40,13 +40,10 @@ class Tree:
         Nodes are numbered level by level, siblings by rank. ValueError for a tuple that occurs twice, is empty, or
         whose parent is missing.
         """
-        ordered = sorted((tuple(int(rank) for rank in choice) for choice in choices), key=lambda c: (len(c), c))
-        node_of = {(): ROOT}
-        parents, rank = [NO_PARENT], [0]
-        for choice in ordered:
+        node_of, parents, rank = {(): ROOT}, [NO_PARENT], [0]
+        for choice in sorted((tuple(map(int, choice)) for choice in choices), key=lambda choice: (len(choice), choice)):
             if choice in node_of:
-                problem = "is the root, which every tree has" if choice == () else "is given twice"
-                raise ValueError(f"choice {choice} {problem}: leave it out")
+                raise ValueError(f"choice {choice} is given twice, or is the root, which every tree has: leave it out")
             if choice[:-1] not in node_of:
                 raise ValueError(f"choice {choice} has no parent: add {choice[:-1]}, or leave {choice} out")
             node_of[choice] = len(parents)
@@ -98,9 +95,7 @@ class Tree:
     @cached_property
     def leaves(self) -> np.ndarray:
         """int64[]: nodes without children, in node order; the root if there is no draft node."""
-        has_child = np.zeros(self.size, dtype=bool)
-        has_child[self.parents[1:]] = True
-        return _read_only(np.flatnonzero(~has_child))
+        return _read_only(np.setdiff1d(np.arange(self.size), self.parents))
 
     @cached_property
     def _children(self) -> tuple[tuple[int, ...], ...]:

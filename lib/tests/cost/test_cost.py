@@ -160,7 +160,7 @@ def table(truth=TRUE, batch=1, prefix=64, scale=1.0, noise=0.0, seed=0):
 
 def test_calibration_without_noise_gives_every_tree_its_cost():
     found = cost.CostTable(table()).at("t", "d", batch=1)
-    for name in ("chain:0", "chain:3", "kary:2,3", "independent:4x6", "expansion:4,2,1", "comb:3,5"):
+    for name in ("chain:0", "chain:3", "kary:2,3", "independent:4x6", "expansion:4,2,1", "comb:3@15"):
         tree = named(name)  # n above 8 lies between points of other places than the truth's, but on its lines
         assert whole(found, tree) == pytest.approx(whole(TRUE, tree), rel=0.02), name
     noisy = cost.CostTable(table(noise=0.03)).at("t", "d", batch=1)

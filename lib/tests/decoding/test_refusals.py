@@ -31,7 +31,7 @@ WIDER = LanguageModelDrafter(small_models.llama(1, vocabulary=30))
     (dict(max_new_tokens=None), "max_new_tokens is None"),
     (dict(max_new_tokens="many"), "max_new_tokens is 'many'"),
     (dict(max_new_tokens=300), "the model's window has 256; shorten the prompt"),
-    (dict(shape="kary"), "'kary' has too few or too many numbers"),
+    (dict(shape="kary"), "'kary' cannot be read"),
     (dict(shape=None), "shape is None"),
     (dict(rule="naive"), "greedy goes with temperature 0"),
     (dict(rule="best"), "rule is 'best'; choose one of greedy"),

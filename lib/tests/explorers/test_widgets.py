@@ -101,7 +101,7 @@ def test_a_prompt_can_be_typed(rounds):
 
 
 @pytest.mark.parametrize(("control", "value", "says"), [
-    ("shape", "kary:two@4", "where a number belongs"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
+    ("shape", "kary:two@4", "cannot be read"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
     ("shape", "kary:4,4", f"at most {MOST_NODES}"), ("shape", "chain:128", None),
     ("new_tokens", 600, "new tokens"), ("new_tokens", 1, "new tokens is 1: give 2 to 1024"),
     ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "oracle", "continuations"),
@@ -155,7 +155,7 @@ def test_a_growth_rule_draws_another_tree_every_round(rounds):
     assert rounds.message.value == "" and all(step.tree.budget == 6 for step in rounds.steps)
     assert len({tuple(step.tree.parents) for step in rounds.steps}) > 1
     rounds.shape.value = "eagle2@6"
-    assert "too few or too many numbers: write eagle2:4,6@32" in rounds.message.value
+    assert "cannot be read: write eagle2:4,6@32" in rounds.message.value
 
 
 def test_an_error_of_any_kind_is_a_message_and_no_traceback(rounds, monkeypatch):

@@ -62,7 +62,7 @@ def test_a_mask_is_the_trees_own_with_its_position_ids():
 def test_cards_and_galleries_hold_extreme_shapes(tree):
     card = BeautifulSoup(picture.card(tree, 128, node=tree.size - 1), "html.parser")
     assert len(card.find_all(class_="node")) == len(card.find_all("g", attrs={"data-row": True})) == tree.size
-    gallery = picture.gallery({"one": tree, "two": TREE}, notes={"one": "note"})
+    gallery = picture.gallery({"one": tree, "two": TREE})
     assert [axis.get_title(loc="left") or axis.get_title() for axis in gallery.axes] == ["one", "two"]
 
 

@@ -17,11 +17,7 @@ VOCABULARY = 5
 
 def path(candidates, node):
     """The ranks along the path from the root to a node."""
-    ranks = []
-    while node != 0:
-        ranks.append(int(candidates.rank[node]))
-        node = int(candidates.parents[node])
-    return tuple(reversed(ranks))
+    return (*path(candidates, candidates.parents[node]), int(candidates.rank[node])) if node else ()
 
 
 def chances(seed: int, rank_path, coarse: bool = False) -> np.ndarray:
@@ -37,7 +33,7 @@ def level_by_level(rule, seed, coarse=False):
 
     def children(candidates, nodes):
         taken.append(len(nodes))
-        return np.stack([chances(seed, path(candidates, node), coarse) for node in nodes])
+        return np.stack([chances(seed, path(candidates, node), coarse)[: rule.width] for node in nodes])
 
     return grow(rule, children).tree, taken
 
@@ -52,7 +48,7 @@ def best_first(children, budget: int, max_depth: int) -> Tree:
     """The nodes of largest product of probabilities along the path, one node at a time from a heap.
 
     children(path): the probabilities of the node's children by rank. Ties go to the shallower node, then to the better
-    ranks. The tree is smaller than its budget if `max_depth` and the children leave too few nodes.
+    ranks.
     """
     chosen, frontier = [], []
 
@@ -98,12 +94,8 @@ def test_eagle_expands_the_best_of_a_level_and_reranks_all(seed, width, depth, b
         everything += level
         level = sorted(level, key=lambda item: (-item[1], item[0]))[:width]
     kept = sorted(everything, key=lambda item: (-item[1], len(item[0]), item[0]))[:budget]
-
-    def children(candidates, nodes):
-        return np.stack([chances(seed, path(candidates, node))[:width] for node in nodes])
-
-    rule = named(f"eagle2:{width},{depth}@{budget}")
-    assert grow(rule, children).tree == Tree.from_choices(node for node, _ in kept)
+    tree, _ = level_by_level(named(f"eagle2:{width},{depth}@{budget}"), seed)
+    assert tree == Tree.from_choices(node for node, _ in kept)
 
 
 @settings(deadline=None, max_examples=30)
@@ -116,9 +108,6 @@ def test_optree_stops_where_a_level_gains_too_little(seed, delta, budget):
     assert (gains[:-1] > delta).all(), "every level but the last was worth another"
     assert gains[-1] <= delta or len(taken) == min(16, budget) or tree == full
     assert reach_of(tree, seed) <= reach_of(full, seed) + 1e-12
-
-
-# -------------------------------------------------------------------------------------------------------------- costs
 
 
 @settings(deadline=None, max_examples=60)
@@ -138,15 +127,15 @@ def test_the_marginal_rule_keeps_nodes_while_each_makes_a_round_faster(seed, dra
 
 
 def test_a_free_tree_is_the_best_first_one_and_a_dear_one_stays_at_its_root():
-    free = Costs((1.0,) * 25, 0.0)
+    free, steep = Costs((1.0,) * 25, 0.0), Costs(tuple(1.0 + 9 * n for n in range(25)), 1.0)
+    step = Costs((1.0, 1.0, *[99.0] * 23), 0.0)
     for seed in range(5):
         tree, _ = level_by_level(named("smart:6@24", costs=free), seed)
-        assert reach_of(tree, seed) <= reach_of(best_first(partial(chances, seed), 24, 6), seed) + 1e-12
         assert tree.budget == 24
-        steep = Costs(tuple(1.0 + 9 * n for n in range(25)), 1.0)
+        assert reach_of(tree, seed) <= reach_of(best_first(partial(chances, seed), 24, 6), seed) + 1e-12
         dear, taken = level_by_level(named("smart@24", costs=steep), seed)
         assert dear.budget == 0 and taken == [1], "the first forward tells that nothing pays"
-        chain, _ = level_by_level(named("smart:6@24", costs=Costs((1.0, 1.0, *[99.0] * 23), 0.0)), seed)
+        chain, _ = level_by_level(named("smart:6@24", costs=step), seed)
         assert chain == shapes.chain(1), "a step in the costs is not worth climbing"
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 from lib.tests.trees.test_tree import drawn_trees
-from lib.trees import shapes
+from lib.trees import named, shapes
 from lib.trees.picture import positions
 
 
@@ -26,7 +26,7 @@ def test_nodes_keep_apart_siblings_keep_order_and_parents_stand_midway(tree):
 
 @pytest.mark.parametrize(("tree", "width"), [
     (shapes.chain(5), 0), (shapes.star(5), 4), (shapes.kary(2, 3), 7), (shapes.independent(4, 8), 3),
-    (shapes.comb(3, 2), 3),
+    (named("comb:3@6"), 3),
 ])
 def test_known_shapes_are_as_narrow_as_they_can_be(tree, width):
     assert positions(tree).max() == pytest.approx(width)

@@ -8,24 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.trees import Tree, shapes
+from lib.trees import shapes
 
-ACCEPTANCE = [0.6, 0.2, 0.08, 0.05, 0.03, 0.02]
 probabilities = st.floats(0, 1, allow_subnormal=False)
-
-
-@pytest.mark.parametrize(("tree", "parents"), [
-    (shapes.chain(0), [-1]),
-    (shapes.chain(3), [-1, 0, 1, 2]),
-    (shapes.star(3), [-1, 0, 0, 0]),
-    (shapes.independent(2, 3), [-1, 0, 0, 1, 2, 3, 4]),
-    (shapes.kary(2, 2), [-1, 0, 0, 1, 1, 2, 2]),
-    (shapes.comb(3, 2), [-1, 0, 0, 0, 1, 1, 1]),
-    (shapes.expansion([2, 2, 1]), [-1, 0, 0, 1, 1, 2, 2, 3, 4, 5, 6]),
-    (shapes.expansion([1, 1, 3, 1, 1, 1, 1, 1]), [-1, 0, 1, 2, 2, 2] + list(range(3, 18))),
-])
-def test_small_shapes_are_what_their_names_say(tree, parents):
-    assert tree == Tree(parents)
 
 
 @lru_cache
@@ -92,10 +77,6 @@ def test_sparse_is_the_best_of_all_sets_of_nodes_with_their_parents(acceptance, 
     tree = shapes.sparse(acceptance, budget)
     assert tree.budget == budget
     assert shapes.expected_accepted(tree, acceptance) == pytest.approx(max(values))
-
-
-def test_sparse_leaves_gaps_where_a_lower_rank_is_taken_more_often():
-    assert shapes.sparse([[0.5, 0.1, 0.3]], 2).choices() == [(0,), (2,)]
 
 
 @settings(deadline=None, max_examples=60)
