@@ -35,7 +35,7 @@ from lib.trees.growth import Growth
 from lib.trees.names import COMPARED
 from lib.trees.tree import Tree
 from lib.verify.draft import PROPOSALS
-from lib.verify.rules import simplest_rule
+from lib.verify.rules import SIMPLEST
 
 GROWN = ("sparse", "optimal", FREQUENT)  # families that are grown from ranks; the others are fixed in advance
 CHOSEN = (FREQUENT, "optimal")  # families compared by the text that they need: frequencies of paths, or 16 numbers
@@ -346,7 +346,7 @@ def sampled_live(pair, prompts: PromptSet, shape_names: Sequence[str], temperatu
     if pair.draft_model is None:
         return pd.DataFrame()
     settings = product(shape_names, filter(None, temperatures), PROPOSALS)
-    frames = [live.run(live.Live(proposal, simplest_rule(proposal), shape, temperature), pair, prompts,
+    frames = [live.run(live.Live(proposal, SIMPLEST[proposal], shape, temperature), pair, prompts,
                        new_tokens=new_tokens, seed=seed + place)
               for place, (shape, temperature, proposal) in enumerate(settings)]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

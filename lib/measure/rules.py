@@ -25,8 +25,8 @@ from lib.replay import live
 from lib.replay.recording import room
 from lib.trees import named
 from lib.trees.tree import Tree
-from lib.verify.proof import enumeration
-from lib.verify.proof.languages import HARD, Logits, random_pair
+from lib.verify import proof as enumeration
+from lib.verify.proof import HARD, Logits, random_pair
 from lib.verify.rules import RULES
 from lib.verify.warping import warp
 
@@ -128,7 +128,7 @@ def exact_rows(cases_of: Mapping[Setting, Pairs]) -> list[dict]:
 
 def proof(store: Store, shapes: Sequence[str], random: int) -> None:
     """The table "rules_proof": the distance of every rule with every proposal on each shape, over `random` random pairs
-    of languages of three tokens and over the hard ones of `languages.HARD`.
+    of languages of three tokens and over the hard ones of `verify.proof.HARD`.
     """
     table = store.open("rules_proof")
     done, missing = table.keys(), []

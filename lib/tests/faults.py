@@ -37,7 +37,8 @@ FAULTS = (
     Fault("trees/growth.py", "growing = candidates.best(self.budget - full)", "growing = candidates.best(2)", "trees"),
     # Verification rules
     Fault("verify/rules.py", "p = _normalised(_excess(p, q), p)  # p <- norm (p - q)+", "pass", "verify"),
-    Fault("verify/rules.py", "    return without(q, draft.tokens_of(earlier)) if earlier else q", "    return q", "verify"),
+    Fault("verify/rules.py", "    return without(draft.proposal_probs()[node].to(p), draft.tokens_of(earlier))",
+          "    return draft.proposal_probs()[node].to(p)", "verify"),
     Fault("verify/rules.py", "return mass / total if total > 0 else otherwise", "return torch.softmax(mass, 0)", "verify"),
     Fault("verify/rules.py", "w[node] = _odds(excess, w[node])", "w[node] = float(excess.sum())", "verify"),
     Fault("verify/rules.py", "accepted = i  # the last", "accepted = accepted or i  # the last", "verify"),

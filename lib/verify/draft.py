@@ -1,5 +1,6 @@
 """The input of a verification rule: a draft (a tree with tokens, and how they were chosen), and random draws."""
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,11 +25,9 @@ class Draft:
     proposal: "top_k" (the most probable children: one-hot), "iid" (independent samples) or "without_replacement". The
         tree's rank is the order of probability; for samples it is the order of drawing.
     probs: float[m, V]; row u is the distribution that the children of u were drawn from, after the drafter's own
-        temperature (rows of leaves are not used). For "top_k" it is the drafter's confidence, which only lossy rules
-        read, or None.
+        temperature. For "top_k" it is the drafter's confidence, which only lossy rules read, or None.
     counts: int64[m], how often each node's token was drawn: repeated "iid" samples share one node. None: once each.
-    reach: float64[m] of a grown tree: the product of the drafter's probabilities along each node's path, which is never
-        larger than the parent's. None for a static shape.
+    reach: float64[m] of a grown tree: the product of the drafter's probabilities along each node's path.
     shares: of merged "iid" samples of several drafters, in place of `probs`, for each of them (float[m, V], the
         distributions that it drew children from; int64[m], how often it drew each node).
     """
@@ -42,19 +41,15 @@ class Draft:
     shares: tuple[tuple[Tensor, Tensor], ...] = ()
 
     def __post_init__(self):
-        size, probs, counts = self.tree.size, self.probs, self.counts
-        remedy = f" for a tree of {size} nodes; give one"
         if self.proposal not in PROPOSALS:
             raise ValueError(f"proposal is {self.proposal!r}; choose one of {', '.join(PROPOSALS)}")
-        if self.tokens.shape != (size,):
-            raise ValueError(f"tokens have shape {tuple(self.tokens.shape)}{remedy} token per node, the root's first")
-        if self.proposal != "top_k" and probs is None and not self.shares:
+        if self.proposal != "top_k" and self.probs is None and not self.shares:
             raise ValueError(f"proposal {self.proposal!r} comes without probs; give the distributions that the "
                              "children were drawn from")
-        if probs is not None and (probs.dim() != 2 or len(probs) != size):
-            raise ValueError(f"probs have shape {tuple(probs.shape)}{remedy} row per node: [{size}, V]")
-        if counts is not None and counts.shape != (size,):
-            raise ValueError(f"counts have shape {tuple(counts.shape)}{remedy} count per node, 1 for the root")
+        for name, rows, rank in (("tokens", self.tokens, 1), ("probs", self.probs, 2), ("counts", self.counts, 1)):
+            if rows is not None and (rows.dim() != rank or len(rows) != self.tree.size):
+                raise ValueError(f"{name} have shape {tuple(rows.shape)} for a tree of {self.tree.size} nodes; give "
+                                 "one row per node, the root's first")
 
     @cached_property
     def token_list(self) -> list[int]:
@@ -64,6 +59,13 @@ class Draft:
     def tokens_of(self, nodes: Iterable[int]) -> list[int]:
         """The tokens of these nodes, in this order."""
         return [self.token_list[node] for node in nodes]
+
+    def token_paths(self) -> list[tuple[int, ...]]:
+        """The tokens of the path to each node, the root's excluded."""
+        paths = [()]
+        for parent, token in zip(self.tree.parents[1:].tolist(), self.token_list[1:]):
+            paths.append((*paths[parent], token))
+        return paths
 
     def times_drawn(self) -> list[int]:
         """How often each node's token was drawn: its count, or once."""
@@ -76,15 +78,10 @@ class Draft:
                 for _ in range(int(counts[child]))]
 
     def proposal_probs(self) -> Tensor:
-        """`probs`, for a rule that compares all siblings with one q. ValueError if the drafter gave none, and for
-        samples of several drafters, with which such a rule would be biased.
-        """
-        if self.shares:
-            raise ValueError(f"the draft merges samples of {len(self.shares)} drafters, but this rule compares with "
-                             "one; verify with 'multi_step', which knows the drafter of each sample, or with 'naive'")
+        """`probs`, for a rule that compares all siblings with one q. ValueError if there is no such q."""
         if self.probs is None:
-            raise ValueError(f"the draft is {self.proposal!r} and comes without probs; this rule compares with the "
-                             "drafter's probabilities: use a drafter that has some, such as 'model' or a head")
+            raise ValueError(f"the draft of {len(self.shares) or 1} drafters comes without probs of one, with which "
+                             "this rule compares; use one that has them, such as 'model', or the rule 'naive'")
         return self.probs
 
     def follow(self, next_token: Callable[[int], int]) -> tuple[list[int], int]:
@@ -107,12 +104,10 @@ class Draft:
 
     def part(self, tree: Tree, nodes: list[int]) -> "Draft":
         """The draft of some of its nodes, which form `tree` together with the root: node i of it is nodes[i]."""
-        def rows(values):
-            return None if values is None else values[nodes]
-
-        shares = tuple((rows(probs), rows(counts)) for probs, counts in self.shares)
-        return replace(self, tree=tree, tokens=rows(self.tokens), probs=rows(self.probs), counts=rows(self.counts),
-                       reach=rows(self.reach), shares=shares)
+        rows = {name: values[nodes] for name in ("tokens", "probs", "counts", "reach")
+                if (values := getattr(self, name)) is not None}
+        shares = tuple((probs[nodes], counts[nodes]) for probs, counts in self.shares)
+        return replace(self, tree=tree, shares=shares, **rows)
 
 
 def merge_samples(drafts: Sequence[Draft]) -> Draft:
@@ -120,18 +115,13 @@ def merge_samples(drafts: Sequence[Draft]) -> Draft:
     if any(draft.proposal != "iid" for draft in drafts):
         raise ValueError(f"proposals are {', '.join(draft.proposal for draft in drafts)}; only \"iid\" samples of "
                          "several drafters can be merged")
-    parents, tokens, children = [NO_PARENT], drafts[0].token_list[:1], {}  # (node, token) -> child, in the union
-    places = [[ROOT] for _ in drafts]  # by drafter: the place in the union of each of its nodes
-    for draft, nodes in zip(drafts, places):
-        for parent, token in zip(draft.tree.parents[1:].tolist(), draft.token_list[1:]):
-            edge = nodes[parent], token
-            if edge not in children:
-                children[edge] = len(parents)
-                parents.append(nodes[parent])
-                tokens.append(token)
-            nodes.append(children[edge])
+    paths = [draft.token_paths() for draft in drafts]
+    node_of = {path: node for node, path in enumerate(dict.fromkeys(itertools.chain(*paths)))}  # in the union
+    parents = [NO_PARENT, *(node_of[path[:-1]] for path in node_of if path)]
+    tokens = [drafts[0].token_list[ROOT], *(path[-1] for path in node_of if path)]
     shares = []
-    for draft, nodes in zip(drafts, places):
+    for draft, paths_of_draft in zip(drafts, paths):
+        nodes = [node_of[path] for path in paths_of_draft]
         probs, counts = draft.probs.new_zeros(len(parents), draft.probs.shape[-1]), torch.zeros(len(parents)).long()
         probs[nodes], counts[nodes] = draft.probs, torch.tensor(draft.times_drawn())
         shares.append((probs, counts))
@@ -171,18 +161,16 @@ class GeneratorDraws:
         over all tokens takes as long as seven reads. ValueError if the mass is zero or not finite.
         """
         row = probs.numpy(force=True)
-        block_sums = np.add.reduceat(row, np.arange(0, len(row), BLOCK))
-        block, share = _invert(block_sums.cumsum(dtype=np.float64), self.uniform())
-        first = block * BLOCK
-        return first + _invert(row[first : first + BLOCK].cumsum(dtype=np.float64), share)[0]
+        block, share = _invert(np.add.reduceat(row, np.arange(0, len(row), BLOCK)), self.uniform())
+        return block * BLOCK + _invert(row[block * BLOCK :][:BLOCK], share)[0]
 
 
-def _invert(ends: np.ndarray, share: float) -> tuple[int, float]:
-    """The entry in which a running sum `ends` passes `share` of its total, and the share of that entry passed."""
+def _invert(masses: np.ndarray, share: float) -> tuple[int, float]:
+    """The entry in which the running sum of masses passes `share` of its total, and the share of that entry passed."""
+    ends = masses.cumsum(dtype=np.float64)
     total = float(ends[-1])
     if not 0 < total < math.inf:
-        raise ValueError(
-            f"probabilities sum to {total}; a token can only be drawn where they are finite and not all zero")
+        raise ValueError(f"probabilities sum to {total}; only finite ones that are not all zero can be drawn from")
     goal = min(share * total, math.nextafter(total, 0))  # the product may round up to the total, where no token is
     index = int(ends.searchsorted(goal, side="right"))
     before = float(ends[index - 1]) if index else 0.0

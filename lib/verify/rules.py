@@ -9,7 +9,8 @@ A new rule is a function here and a row of `RULES`; `lib/tests/verify` then enum
 
 import math
 from dataclasses import dataclass
-from typing import Callable, Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -32,8 +33,7 @@ def greedy(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 def naive(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """Naive sampling (SpecInfer, Miao et al. 2024, section 4.3): accept the child that the target draws.
 
-    Lossless for children chosen in any way that ignores the target's draw; no lossless rule accepts more of top-k
-    children.
+    Lossless for children chosen in any way that ignores the draw; no lossless rule accepts more of top-k children.
     """
     return draft.follow(lambda node: draws.categorical(target_probs[node]))  # x ~ p
 
@@ -48,10 +48,8 @@ def multi_step(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 
 def without_replacement(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """Sequoia's rule (Chen et al. 2024, Alg. 2), for samples of q without replacement, in draw order."""
-    def in_draw_order(node):
-        return ((child, _drawn_from(draft, child, target_probs[node])) for child in draft.tree.children(node))
-
-    return _one_by_one(draft, target_probs, draws, in_draw_order)
+    return _one_by_one(draft, target_probs, draws, lambda node: (
+        (child, _drawn_from(draft, child, target_probs[node])) for child in draft.tree.children(node)))
 
 
 def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
@@ -74,15 +72,13 @@ def k_seq(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 def k_seq_scale(p: Tensor, q: Tensor, k: int) -> float:
     """The rho in [1, k] with 1 - (1 - b)^k = rho b, where b = sum min(p / rho, q); p, q float[V].
 
-    Any rho that is not below the solution is lossless, and this one is rounded up until half of the digits of the
-    chance of acceptance are right.
+    Any larger rho is lossless as well. This one is rounded up, to half of the digits of the chance of acceptance.
     """
     from scipy.optimize import brentq  # takes longer to import than this package
 
     close = torch.finfo(p.dtype).eps ** 0.5
 
-    def excess(rho: float) -> float:
-        """Above 0 where rho is at least close / 2 too large; its slope is at most k + 1."""
+    def excess(rho: float) -> float:  # above 0 where rho is at least close / 2 too large; its slope is at most k + 1
         b = min(1.0, float(torch.minimum(p / rho, q).sum()))
         return rho * b - (1 - (1 - b) ** k) - close / 2
 
@@ -90,10 +86,7 @@ def k_seq_scale(p: Tensor, q: Tensor, k: int) -> float:
 
 
 def block(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
-    """Block verification of a chain x_1 .. x_L (Sun et al. 2024); no lossless rule accepts more of a sampled chain.
-
-    Top-k children have a one-hot q each.
-    """
+    """Block verification of a chain x_1 .. x_L (Sun et al. 2024); no lossless rule accepts more of a sampled chain."""
     tokens, length, p = draft.token_list, draft.tree.budget, target_probs
     q = [_drawn_from(draft, i + 1, p[i]) for i in range(length)]  # q_i of x_(i+1)
     w = [1.0]
@@ -114,8 +107,7 @@ def block(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """Traversal verification of a tree (Weng et al. 2025, arXiv 2505.12398): leaves first, in draw order.
 
-    Top-k children have a one-hot q each. The distinct ones of independent samples, in the order first drawn, are
-    samples without replacement, whatever their counts.
+    Distinct ones of independent samples, in the order first drawn, are samples without replacement.
     """
     tree, p, w = draft.tree, list(target_probs), {ROOT: 1.0}
     q: dict[int, Tensor] = {}  # by child: what its token was drawn from
@@ -126,7 +118,7 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
             child = remaining[node][0]
             q[child] = _drawn_from(draft, child, target_probs[node])
             ratio = _ratio(p[node], q[child], draft.token_list[child])
-            w[child] = min(1.0, w[node] * ratio)  # w(x) = min(1, w p(x) / q(x)), with w, p, q of x's parent
+            w[child] = min(1.0, w[node] * ratio)  # w(x) = min(1, w p(x) / q(x)), with w, p, q at x's parent
             node = child
         elif node == ROOT or draws.uniform() < w[node]:  # accept the whole path to a leaf if U < w
             return [int(step) for step in tree.path(node)[1:]], draws.categorical(p[node])
@@ -141,8 +133,8 @@ def traversal(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float = 0.09, delta: float = 0.3) -> Outcome:
     """Typical acceptance (Medusa, Cai et al. 2024, section 2.3.1): the deepest node that qualifies with its ancestors.
 
-    Of equally deep nodes, the one with the likeliest path under the target, then the first in node order. The bonus
-    token is drawn from p there, and may be a child that did not qualify. H in nats.
+    Of equally deep nodes, the one with the likeliest path, then the first. The bonus token is drawn from p there, and
+    may be a child that did not qualify. H in nats.
     """
     tree, likelihood = draft.tree, {ROOT: 1.0}
     for node in range(tree.size):
@@ -158,26 +150,17 @@ def typical(draft: Draft, target_probs: Tensor, draws: Draws, *, epsilon: float 
 
 
 def stochastic(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
-    """The first child with U < p(x) / q(x), as blog posts state it: without a residual after a rejection.
-
-    If there is none, the bonus token is drawn from p, where `multi_step` draws it from the residual. For top-k children
-    q is the drafter's confidence.
-    """
+    """The first child with U < p(x) / q(x), as blog posts state it: without a residual after a rejection."""
     return _compare(draft, target_probs, draws, lambda p, q, x: draws.uniform() < _ratio(p, q, x))
 
 
 def deterministic(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
-    """The first child with p(x) >= q(x), as blog posts state it; for top-k children q is the drafter's confidence.
-
-    If there is none, the bonus token is drawn from p, and may be a child that did not qualify.
-    """
+    """The first child with p(x) >= q(x), as blog posts state it."""
     return _compare(draft, target_probs, draws, lambda p, q, x: p[x] >= q[x])
 
 
 def conservative(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
-    """The first child with p(x) >= q(x) / 2, as blog posts state it: laxer than `deterministic`, whose children all
-    qualify.
-    """
+    """The first child with p(x) >= q(x) / 2, as blog posts state it."""
     return _compare(draft, target_probs, draws, lambda p, q, x: p[x] >= q[x] / 2)
 
 
@@ -198,8 +181,7 @@ def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float
     return _descend(draft, target_probs, draws, decide)
 
 
-def _descend(draft: Draft, target_probs: Tensor, draws: Draws,
-             decide: Callable[[int, Tensor], tuple[int | None, Tensor]]) -> Outcome:
+def _descend(draft: Draft, target_probs: Tensor, draws: Draws, decide: Callable) -> Outcome:
     """The path that decide(node, p) takes from the root, at each node that has children.
 
     It returns the accepted child; or None, and float[V] from which the bonus token is drawn.
@@ -214,9 +196,8 @@ def _descend(draft: Draft, target_probs: Tensor, draws: Draws,
     return accepted, draws.categorical(target_probs[node])
 
 
-def _one_by_one(draft: Draft, target_probs: Tensor, draws: Draws,
-                samples: Callable[[int], Iterable[tuple[int, Tensor]]]) -> Outcome:
-    """Tries the samples(node), each a child and the q of its token, in their order."""
+def _one_by_one(draft: Draft, target_probs: Tensor, draws: Draws, samples: Callable) -> Outcome:
+    """Tries the samples(node), pairs of a child and the q float[V] of its token, in their order."""
     def decide(node, p):
         for child, q in samples(node):
             q = q.to(p)
@@ -228,9 +209,11 @@ def _one_by_one(draft: Draft, target_probs: Tensor, draws: Draws,
     return _descend(draft, target_probs, draws, decide)
 
 
-def _compare(draft: Draft, target_probs: Tensor, draws: Draws,
-             qualifies: Callable[[Tensor, Tensor, int], bool]) -> Outcome:
-    """Accepts the first child with qualifies(p, q, x); if there is none, the bonus token is drawn from p."""
+def _compare(draft: Draft, target_probs: Tensor, draws: Draws, qualifies: Callable) -> Outcome:
+    """Accepts the first child with qualifies(p, q, x), where q of top-k children is the drafter's confidence.
+
+    If there is none, the bonus token is drawn from p, not from a residual, and may be a child that did not qualify.
+    """
     probs = draft.proposal_probs()
 
     def decide(node, p):
@@ -253,10 +236,8 @@ def _drawn_from(draft: Draft, child: int, p: Tensor) -> Tensor:
     if draft.proposal == "top_k":
         return torch.zeros_like(p).index_fill_(0, torch.tensor(draft.token_list[child], device=p.device), 1)
     node = int(draft.tree.parents[child])
-    siblings = draft.tree.children(node)
-    earlier = siblings[: siblings.index(child)]
-    q = draft.proposal_probs()[node].to(p)
-    return without(q, draft.tokens_of(earlier)) if earlier else q
+    earlier = takewhile(lambda sibling: sibling != child, draft.tree.children(node))
+    return without(draft.proposal_probs()[node].to(p), draft.tokens_of(earlier))
 
 
 def _ratio(p: Tensor, q: Tensor, token: int) -> float:
@@ -287,16 +268,11 @@ def _emptied(row: Tensor, tokens: Sequence[int]) -> Tensor:
 
 
 def without(q: Tensor, tokens: Sequence[int]) -> Tensor:
-    """q float[V] without these tokens, normalised; uniform over the other tokens where no mass remains.
-
-    All zeros where these are all tokens.
-    """
+    """q float[V] without these tokens, normalised; uniform over other tokens if no mass remains, 0 if no token does."""
+    if not tokens:
+        return q
     rest = _emptied(q, tokens)
-    total = rest.sum()
-    if total > 0:
-        return rest / total
-    others = _emptied(torch.ones_like(q), tokens)
-    return others / others.sum().clamp_min(1)
+    return _normalised(rest if rest.any() else _emptied(torch.ones_like(q), tokens), rest)
 
 
 ANY, IID, DISTINCT = frozenset(PROPOSALS), frozenset(["iid"]), frozenset(["without_replacement"])
@@ -316,7 +292,6 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """The name of its function."""
         return self.verify.__name__
 
     @property
@@ -339,30 +314,24 @@ RULES = {rule.name: rule for rule in (
     Rule(conservative, False, ANY, "top_k", "p >= q / 2, from blog posts", compares=True),
     Rule(threshold, False, ANY, "top_k", "SGLang, speculative_accept_threshold_single and _acc"),
 )}
-
-
-def simplest_rule(proposal: str) -> str:
-    """The lossless rule for sampling on any tree that was made for a proposal; of several the first of RULES."""
-    return next(rule.name for rule in RULES.values()
-                if rule.lossless and rule.sampled and rule.shapes == "any" and rule.made_for == proposal)
+# The simplest lossless rule of each proposal, for any tree.
+SIMPLEST = {"top_k": "naive", "iid": "multi_step", "without_replacement": "without_replacement"}
 
 
 def verify(name: str, draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
     """The accepted nodes, root excluded, in the order of the path; and the bonus token.
 
     target_probs float[m, V]: the warped target's distribution of the next token at each node. ValueError for an unknown
-    rule, for a proposal or shape that the rule is not valid for, or if sizes of tree, target and drafter differ.
+    rule, a proposal or shape that it is not valid for, or sizes of tree, target and drafter that differ.
     """
     if name not in RULES:
         raise ValueError(f"rule is {name!r}; choose one of {', '.join(RULES)}")
     rule, tree = RULES[name], draft.tree
     if draft.proposal not in rule.proposals:
-        valid = ", ".join(sorted(rule.proposals))
-        raise ValueError(f"rule {name!r} is not valid for {draft.proposal!r} drafts, only for {valid}; draft "
-                         "otherwise, or verify with 'naive', which takes any")
+        raise ValueError(f"rule {name!r} is not valid for {draft.proposal!r} drafts, only for "
+                         f"{', '.join(sorted(rule.proposals))}; verify with 'naive', which takes any")
     if rule.shapes == "chain" and not tree.is_path:
-        raise ValueError(f"rule {name!r} is defined for chains, the draft is {tree}; draft a chain, or choose another "
-                         "rule")
+        raise ValueError(f"rule {name!r} is defined for chains, the draft is {tree}; choose another rule")
     if target_probs.dim() != 2 or len(target_probs) != tree.size:
         raise ValueError(f"target_probs has shape {tuple(target_probs.shape)} for a tree of {tree.size} nodes; "
                          f"give one row per node: [{tree.size}, V]")

@@ -17,7 +17,12 @@ def warp(logits: Tensor, temperature: float, top_k: int | None = None, top_p: fl
     nucleus is the smallest set of best tokens whose mass reaches p. Half-precision logits give float32; in float32 on
     a CPU, tokens less likely than 1e-30 times the best get probability 0. ValueError for settings out of range.
     """
-    _check(temperature, top_k, top_p)
+    if not temperature >= 0:
+        raise ValueError(f"temperature is {temperature}; give 0 (greedy) or more")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}; give 1 or more, or None to keep every token")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p is {top_p}; give a share above 0 and up to 1, or None to keep every token")
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
     if temperature == 0:
@@ -58,12 +63,3 @@ def best_token(scores: Tensor) -> Tensor:
         return scores.argmax(-1)
     wide = scores if scores.dtype in (torch.float32, torch.float64) else scores.float()
     return torch.from_numpy(np.asarray(wide.detach().numpy().argmax(-1)))
-
-
-def _check(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    if not temperature >= 0:
-        raise ValueError(f"temperature is {temperature}; give 0 (greedy) or more")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}; give 1 or more, or None to keep every token")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p is {top_p}; give a share above 0 and up to 1, or None to keep every token")

@@ -26,8 +26,7 @@ from lib.tests.replay.test_replay import trees
 from lib.trees import Tree, named, shapes
 from lib.trees.growth import Costs
 from lib.verify import RULES, verify, warp
-from lib.verify.proof.enumeration import Law, distance, tokens_of
-from lib.verify.proof.forks import outcomes, settle
+from lib.verify.proof import Law, distance, outcomes, settle
 
 SOME = torch.tensor([17, 2, 3, 5, 7, 11, 13])
 SEEDS = st.integers(0, 2**32 - 1)
@@ -255,7 +254,7 @@ def law_of(rule, proposal, shape):
         return draft
 
     for chance, draft in outcomes(drafted):
-        paths = tokens_of(draft)
+        paths = draft.token_paths()
         probs = torch.stack([language(path) for path in paths])
         for share, (accepted, bonus) in outcomes(lambda forks: verify(rule, draft, probs, forks)):
             for token, part in settle(bonus):

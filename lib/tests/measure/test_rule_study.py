@@ -12,8 +12,8 @@ from lib.models.load import Pair
 from lib.tests import small_models
 from lib.trees import named, shapes
 from lib.verify import warp
-from lib.verify.proof import enumeration
-from lib.verify.proof.languages import Logits
+from lib.verify import proof
+from lib.verify.proof import Logits
 
 SETTING = dict(vocabulary=3, seed=0, languages=2, agreements=[0.7], temperatures=[0.5, 1.0])
 
@@ -35,7 +35,7 @@ def test_rows_hold_every_rule(tmp_path):
 def test_what_a_table_has_is_not_computed_again(tmp_path, monkeypatch):
     cases = [("naive", "top_k"), ("traversal", "without_replacement")]
     first = exact(tmp_path, ["chain:1"], cases)
-    monkeypatch.setattr(enumeration, "law", None)
+    monkeypatch.setattr(proof, "law", None)
     assert exact(tmp_path, ["chain:1"], cases[::-1]).equals(first)
     with pytest.raises(TypeError):
         exact(tmp_path, ["star:2"], cases)
@@ -104,7 +104,7 @@ def test_the_law_of_a_model_is_the_product_of_its_conditionals():
         logits = model(torch.cat([prompt, torch.tensor(path, dtype=torch.long)])[None]).logits[0, -1]
         return warp(logits.detach(), 0.8, 3)
 
-    whole = enumeration.joint(conditional, 2)
+    whole = proof.joint(conditional, 2)
     assert all(chance == pytest.approx(float(whole[cell]), abs=1e-12) for cell, chance in law.items())
 
 

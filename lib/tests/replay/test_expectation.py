@@ -15,8 +15,8 @@ from lib.tests import small_models
 from lib.tests.live import decode
 from lib.trees import Tree, named
 from lib.verify import warp
-from lib.verify.proof import enumeration
-from lib.verify.proof.languages import Logits
+from lib.verify import proof
+from lib.verify.proof import Logits
 
 V = 3
 UNEVEN = Tree.from_choices([(0,), (1,), (2,), (1, 0)])  # a child's place decides what hangs below it
@@ -58,7 +58,7 @@ def test_the_expected_length_is_what_enumeration_finds(rule, proposal, close, sh
     tree = named(shape)
     for seed, agreement in ((0, 0.6), (1, 0.0)):
         target, drafter, made, weights = every_text(tree.max_depth, seed, agreement)
-        law = enumeration.law(rule, target, drafter, tree, proposal)
+        law = proof.law(rule, target, drafter, tree, proposal)
         found = expectation.survival(made, tree, "d", rule)[:, 0, 1:].sum(-1) @ weights
         assert found == pytest.approx(law.accepted_length, abs=close)
 
@@ -67,7 +67,7 @@ def test_the_expected_length_is_what_enumeration_finds(rule, proposal, close, sh
 def test_block_verification_is_a_running_minimum(length):
     for seed in range(2):
         target, drafter, made, weights = every_text(length, seed)
-        law = enumeration.law("block", target, drafter, named(f"chain:{length}"), "iid")
+        law = proof.law("block", target, drafter, named(f"chain:{length}"), "iid")
         block = expectation.block_survival(made, length, "d")
         assert block[:, 0, 1:].sum(-1) @ weights == pytest.approx(law.accepted_length, abs=1e-9)
         by_token = expectation.survival(made, named(f"chain:{length}"), "d", "multi_step")

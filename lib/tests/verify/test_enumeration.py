@@ -1,8 +1,10 @@
 """Rules proved lossless by enumeration: the tokens of a round, continued by the target, have the target's own law."""
 
+import math
 import random
 from collections import Counter
 from functools import cache, partial
+from itertools import product
 
 import pytest
 import torch
@@ -11,17 +13,16 @@ from lib.drafters import filling
 from lib.measure.rules import g_test
 from lib.trees import Tree, named, shapes
 from lib.trees.growth import Costs
-from lib.verify import RULES, Draft, GeneratorDraws, rules, verify
-from lib.verify.draft import PROPOSALS
-from lib.verify.proof import enumeration
-from lib.verify.proof.forks import Forks, outcomes, settle
-from lib.verify.proof.languages import HARD, constant, random_pair
-from lib.verify.rules import k_seq_scale, threshold
+from lib.verify import RULES, Draft, GeneratorDraws, proof, rules, verify
+from lib.verify.draft import PROPOSALS, merge_samples
+from lib.verify.proof import HARD, Forks, constant, outcomes, random_pair, settle
+from lib.verify.rules import k_seq_scale, multi_step, threshold, without
 
 EXACT = 1e-12
+VISIBLE = 1e-3  # the smallest distance that counts as an error; errors found are 10 to 1000 times larger
 ROUNDING = 1e-6  # of float32
-SMALL = ["chain:1", "star:2", "star:3", "chain:2", "expansion:2,1", "comb:2,2"]
-LARGE = ["chain:3", "kary:2,2", "expansion:1,2,1", "expansion:2,1,1", "comb:3,2"]
+SMALL = ["chain:1", "star:2", "star:3", "chain:2", "expansion:2,1", "comb:2@4"]
+LARGE = ["chain:3", "kary:2,2", "expansion:1,2,1", "expansion:2,1,1", "comb:3@6"]
 ODD = {"uneven": Tree([-1, 0, 0, 2, 2, 3]), "gaps": Tree([-1, 0, 0, 1], rank=[0, 0, 2, 1]),
        "out of order": Tree([-1, 0, 0, 1, 2], rank=[0, 1, 0, 0, 0])}
 CASES = [(rule.name, proposal) for rule in RULES.values() if rule.sampled for proposal in sorted(rule.proposals)]
@@ -50,17 +51,13 @@ def fitting(rule: str, trees) -> list[Tree]:
 
 
 def law(rule, pair, tree, proposal):
-    found = enumeration.law(rule, *pair, tree, proposal)
+    found = proof.law(rule, *pair, tree, proposal)
     assert sum(found.emitted.values()) == pytest.approx(1, abs=EXACT)
     return found
 
 
 def distance(rule, pair, tree, proposal):
-    return enumeration.distance(law(rule, pair, tree, proposal), pair[0], tree.max_depth + 1)
-
-
-def seeded(seed):
-    return GeneratorDraws(torch.Generator().manual_seed(seed))
+    return proof.distance(law(rule, pair, tree, proposal), pair[0], tree.max_depth + 1)
 
 
 # ------------------------------------------------------------------------------------------------------ lossless rules
@@ -92,11 +89,11 @@ def test_rows_of_float32_that_do_not_quite_sum_to_one_change_the_law_by_no_more(
     pairs = [*map(random_pair, (0, 1, 2, 5)), *HARD.values(), (constant(1, 1e-40, 1), constant(1e-40, 1, 1))]
     for target, drafter in pairs:
         rows = [lambda path: ((1 + off) * target(path)).float(), lambda path: ((1 - off) * drafter(path)).float()]
-        found = enumeration.law(rule, *rows, shapes.chain(2) if RULES[rule].shapes == "chain" else shapes.star(3),
+        found = proof.law(rule, *rows, shapes.chain(2) if RULES[rule].shapes == "chain" else shapes.star(3),
                                 proposal)
         assert sum(found.emitted.values()) == pytest.approx(1, abs=ROUNDING)
         assert all(float(target(path[:-1])[path[-1]]) > 0 for path, chance in found.emitted.items() if chance > 0)
-        assert enumeration.distance(found, target, 3) < 10 * abs(off) + ROUNDING
+        assert proof.distance(found, target, 3) < 10 * abs(off) + ROUNDING
 
 
 @pytest.mark.parametrize("grown", ["dyspec:3@5", "eagle2:2,3@4", "opttree:2,3,0.2@5", "smart:3@5"])
@@ -159,23 +156,108 @@ def test_threshold_that_no_token_reaches_is_naive_sampling():
     for seed in range(10):
         rule = partial(threshold, single=1.1)
         found = law(rule, random_pair(seed), shapes.expansion([2, 1]), "top_k")
-        assert enumeration.distance(found, random_pair(seed)[0], 3) < EXACT
+        assert proof.distance(found, random_pair(seed)[0], 3) < EXACT
 
 
-@pytest.mark.parametrize("proposal", PROPOSALS)
-def test_conservative_accepts_wherever_deterministic_does(proposal):
-    """It is the laxer of the two: of the children that both may take, it takes the same or an earlier one."""
-    for seed in range(60):
-        target, drafter = random_pair(seed, vocabulary=4)
-        draft = enumeration.fill(drafter, named(LARGE[seed % len(LARGE)]), proposal, seeded(seed))
-        probs = torch.stack([target(path) for path in enumeration.tokens_of(draft)])
-        strict, lax = (verify(rule, draft, probs, seeded(0))[0] for rule in ("deterministic", "conservative"))
-        for strict_node, lax_node in zip(strict, lax):
-            if strict_node != lax_node:
-                assert draft.tree.parents[lax_node] == draft.tree.parents[strict_node] and lax_node < strict_node
+# -------------------------------------------------------------------------------------------------------- planted bugs
+
+
+def sequoia(draft, target, draws, *, number_per="child", zeroed=True, updated=True, at_leaf=lambda p: p):
+    """Sequoia's rule, with parts that can be removed; number_per: "child", "siblings" or "round"."""
+    node, accepted, number = 0, [], draws.uniform() if number_per == "round" else None
+    while children := draft.tree.children(node):
+        p, q, tokens = target[node], draft.probs[node], draft.tokens_of(children)
+        number = draws.uniform() if number_per == "siblings" else number
+        for count, (child, token) in enumerate(zip(children, tokens), 1):
+            drawn = draws.uniform() if number_per == "child" else number
+            if q[token] > 0 and drawn < p[token] / q[token]:
                 break
+            rest = (p - q).clamp_min(0)
+            p = rest / rest.sum() if updated and rest.sum() > 0 else p
+            q = without(draft.probs[node], tokens[:count]) if zeroed else q
         else:
-            assert len(lax) >= len(strict)
+            return accepted, draws.categorical(p)
+        accepted.append(child)
+        node = child
+    return accepted, draws.categorical(at_leaf(target[node]))
+
+
+def merged_without_counts(draft, target, draws):
+    return multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs), target, draws)
+
+
+def pruned(draft, target, draws):
+    """An unlikely sample is dropped after it was drawn."""
+    if draft.probs[0][draft.tokens[1]] > 0.5:
+        return multi_step(draft, target, draws)
+    return [], draws.categorical(target[0])
+
+
+BUGS = {
+    "softmax q on top-k children": (sequoia, "top_k"),
+    "one number for all siblings": (partial(sequoia, number_per="siblings"), "without_replacement"),
+    "one number for the whole round": (partial(sequoia, number_per="round"), "without_replacement"),
+    "q not zeroed after a rejection": (partial(sequoia, zeroed=False), "without_replacement"),
+    "p not updated after a rejection": (partial(sequoia, updated=False), "without_replacement"),
+    "a bonus token from the target before warping": (
+        partial(sequoia, at_leaf=lambda p: p**0.5 / (p**0.5).sum()), "without_replacement"),
+    "repeats merged without their count": (merged_without_counts, "iid"),
+    "a tree pruned by the samples": (pruned, "iid"),
+}
+CORRECT = {"without replacement": (sequoia, "without_replacement"), "distinct ones of independent": (sequoia, "iid")}
+
+
+@pytest.mark.parametrize("name", [*BUGS, *CORRECT])
+def test_a_planted_bug_is_found_and_the_same_code_without_it_passes(name):
+    """The distinct ones of independent samples, in the order first drawn, are samples without replacement."""
+    run, proposal = (BUGS | CORRECT)[name]
+    largest = max(proof.distance(proof.law(run, *random_pair(seed), named(tree), proposal), random_pair(seed)[0], 3)
+                  for seed in range(12) for tree in ("star:2", "star:3", "chain:2", "expansion:2,1"))
+    assert largest > VISIBLE if name in BUGS else largest < EXACT
+
+
+# ------------------------------------------------------------------------------------------ samples of several drafters
+
+
+def merged_distance(rule, seed, shape):
+    """Of a rule on the merged samples of two drafters, from the target's law."""
+    (target, first), (_, second) = random_pair(seed), random_pair(seed + 100)
+    parts = product(*(list(proof.drafts(language, shape, "iid")) for language in (first, second)))
+    merged = ((math.prod(chance for chance, _ in pair), merge_samples([draft for _, draft in pair])) for pair in parts)
+    return proof.distance(proof.law_of(rule, target, merged), target, shape.max_depth + 1)
+
+
+def first_level(draft, probs, draws):
+    """Multi-step on a part of the draft, which keeps the proposals of each drafter."""
+    nodes = [node for node in range(draft.tree.size) if draft.tree.depth[node] <= 1]
+    accepted, bonus = multi_step(draft.part(shapes.star(len(nodes) - 1), nodes), probs[nodes], draws)
+    return [nodes[node] for node in accepted], bonus
+
+
+def mixed(draft, probs, draws):
+    """Multi-step with one proposal for all samples, the mean of the drafters'."""
+    mixture = torch.stack([q for q, _ in draft.shares]).mean(0)
+    return multi_step(Draft(draft.tree, draft.tokens, "iid", mixture, draft.counts), probs, draws)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_samples_of_two_drafters_leave_the_targets_law(seed):
+    for shape in (shapes.chain(2), shapes.star(2)):
+        assert merged_distance(multi_step, seed, shape) < EXACT
+    assert merged_distance(first_level, seed, shapes.chain(2)) < EXACT
+
+
+def test_one_proposal_for_the_samples_of_two_drafters_would_be_biased():
+    assert max(merged_distance(mixed, seed, shapes.chain(1)) for seed in range(6)) > VISIBLE / 10
+
+
+def test_chosen_children_are_no_samples_to_merge_and_only_some_rules_take_merged_ones():
+    (_, chosen), = proof.drafts(random_pair(1)[1], shapes.chain(1), "top_k")
+    with pytest.raises(ValueError, match="proposals are top_k"):
+        merge_samples([chosen])
+    sample = next(draft for _, draft in proof.drafts(random_pair(1)[1], shapes.chain(1), "iid"))
+    with pytest.raises(ValueError, match="the draft of 2 drafters comes without probs of one"):
+        verify("k_seq", merge_samples([sample, sample]), torch.full((2, 3), 1 / 3), GeneratorDraws(None))
 
 
 # -------------------------------------------------------------------------------------- rules and drafters that sample
@@ -183,30 +265,15 @@ def test_conservative_accepts_wherever_deterministic_does(proposal):
 
 @pytest.mark.parametrize("rule, proposal", CASES)
 def test_rounds_with_a_generator_have_the_enumerated_law(rule, proposal):
-    pair = random_pair(6, vocabulary=4)
-    assert chance_of(rule, proposal, pair, shapes.chain(2) if RULES[rule].shapes == "chain" else ODD["gaps"]) > LEVEL
-
-
-def test_samples_would_show_a_wrong_rule():
-    """Independent samples whose repeats are merged without their count: a law that is wrong by 1 / 16."""
-    pair = constant(1, 1), constant(1, 3)
-    assert chance_of("multi_step", "iid", pair, shapes.star(4)) > LEVEL
-    assert chance_of("multi_step", "iid", pair, shapes.star(4), forget_counts=True) < LEVEL
-
-
-def chance_of(rule, proposal, pair, tree, forget_counts=False):
-    """The p-value of a G-test of SAMPLES rounds, verified with a generator, against the enumerated law."""
-    draws, weights, rounds, emitted = seeded(5), [], [], []
-    for chance, draft in enumeration.drafts(pair[1], tree, proposal):
-        paths = enumeration.tokens_of(draft)
-        if forget_counts:
-            draft = Draft(draft.tree, draft.tokens, proposal, draft.probs)
-        weights.append(chance)
-        rounds.append((draft, torch.stack([pair[0](path) for path in paths]), paths))
-    for draft, probs, paths in random.Random(6).choices(rounds, weights, k=SAMPLES):
+    """By a G-test of SAMPLES rounds."""
+    pair, tree = random_pair(6, vocabulary=4), shapes.chain(2) if RULES[rule].shapes == "chain" else ODD["gaps"]
+    weights, drafts = zip(*proof.drafts(pair[1], tree, proposal))
+    rounds = [(draft, torch.stack([pair[0](path) for path in draft.token_paths()])) for draft in drafts]
+    emitted, draws = [], GeneratorDraws(torch.Generator().manual_seed(5))
+    for draft, probs in random.Random(6).choices(rounds, weights, k=SAMPLES):
         accepted, bonus = verify(rule, draft, probs, draws)
-        emitted.append((*paths[accepted[-1] if accepted else 0], bonus))
-    return g_test(emitted, law(rule, pair, tree, proposal).emitted)["p_value"]
+        emitted.append((*draft.tokens_of(accepted), bonus))
+    assert g_test(emitted, law(rule, pair, tree, proposal).emitted)["p_value"] > LEVEL
 
 
 class Decided:
@@ -226,7 +293,7 @@ def test_drafters_sample_siblings_as_the_enumeration_does(proposal):
         q, sampler = random_pair(seed)[1](()), filling.SAMPLERS[proposal]
         sampled = law_by_forks(lambda draws: tuple((token, count) for _, token, count in sampler(q, 3, Decided(draws))))
         proved = {tuple(zip(draft.tokens[1:].tolist(), draft.times_drawn()[1:])): chance
-                  for chance, draft in enumeration.drafts(lambda path: q, shapes.star(3), proposal)}
+                  for chance, draft in proof.drafts(lambda path: q, shapes.star(3), proposal)}
         assert sampled == pytest.approx(proved, abs=EXACT)
 
 
@@ -234,7 +301,7 @@ def test_drafters_sample_siblings_as_the_enumeration_does(proposal):
 
 
 def test_repeats_are_one_node_with_their_count():
-    drafts = list(enumeration.drafts(constant(1, 1), shapes.star(2), "iid"))
+    drafts = list(proof.drafts(constant(1, 1), shapes.star(2), "iid"))
     assert {key(draft): chance for chance, draft in drafts} == {
         ((-1, 0), (0, 0), (1, 2)): 0.25, ((-1, 0), (0, 1), (1, 2)): 0.25,
         ((-1, 0, 0), (0, 0, 1), (1, 1, 1)): 0.25, ((-1, 0, 0), (0, 1, 0), (1, 1, 1)): 0.25}
@@ -264,8 +331,8 @@ def test_events_without_a_chance_are_no_outcomes():
 
 def test_joint_law_and_distance():
     language = constant(1, 3)
-    assert enumeration.joint(language, 2).tolist() == [[1 / 16, 3 / 16], [3 / 16, 9 / 16]]
-    assert enumeration.total_variation(torch.tensor([0.5, 0.5]), torch.tensor([0.2, 0.8])) == pytest.approx(0.3)
+    assert proof.joint(language, 2).tolist() == [[1 / 16, 3 / 16], [3 / 16, 9 / 16]]
+    assert proof.distance(proof.Law({(0,): 0.55, (1,): 0.45}, 0.0), language, 1) == pytest.approx(0.3)
 
 
 def key(draft):
