@@ -23,13 +23,10 @@ TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 log = logging.getLogger(__name__)
 
 
-# ---------------------------------------------------------------------------------------------- in PyTorch's operations
-
-
 def reference(query, key, value, mask: SharedMask, prefix, scale, softcap=None, window=None, sinks=None):
     """softmax(q k^T scale + mask) v in float64 with an explicit mask, row by row: the oracle of all other backends.
 
-    window, sinks: as of `tree_attention`, by their definition; other backends leave both to the operator.
+    window, sinks: as of `tree_attention`; other backends leave both to the operator.
     """
     group, tree_keys = query.shape[1] // key.shape[1], mask.visible.shape[-1]
     tree_mask = mask.visible.to(query.device).expand(len(prefix), -1, -1)
@@ -95,9 +92,6 @@ def _softmax_attention(query, key, value, bias, scale, softcap=None):
     return (scores - lse[..., None]).exp() @ value.to(wide), lse
 
 
-# ------------------------------------------------------------------------------------------------------ C++ and Triton
-
-
 class OnepassCall(ctypes.Structure):
     """The struct `Call` of `onepass_call.h`."""
 
@@ -154,9 +148,6 @@ def triton(query, key, value, mask, prefix, scale, softcap=None, need_lse=True):
     from lib.attention.triton import fused
 
     return fused(query, key, value, mask, prefix, scale, softcap)
-
-
-# ----------------------------------------------------------------------------------------------- which can serve a call
 
 
 def _onepass_refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:

@@ -75,14 +75,9 @@ def choose_backend(query: Tensor, key: Tensor, value: Tensor, prefix: list[int])
 
 def prefix_list(prefix_length: int | Tensor, batch: int) -> list[int]:
     """Prefix lengths as B Python integers."""
-    if isinstance(prefix_length, int):
-        return [prefix_length] * batch
     lengths = torch.as_tensor(prefix_length)
-    if lengths.is_floating_point():
-        raise ValueError(f"prefix_length is {prefix_length}; give an int, or integers, one per row")
-    if lengths.numel() not in (1, batch):
-        raise ValueError(f"prefix_length has {lengths.numel()} entries, the query {batch} rows; give one int, or one "
-                         "per row")
+    if lengths.is_floating_point() or lengths.numel() not in (1, batch):
+        raise ValueError(f"prefix_length is {prefix_length}; give one int, or one for each of {batch} rows")
     return lengths.reshape(-1).expand(batch).tolist()
 
 

@@ -1,7 +1,5 @@
-"""Models whose attention can verify a tree: the name "tree" for transformers, and one forward pass over a tree's nodes.
-"""
+"""Models that can verify a tree: the attention "tree" for transformers, and one forward pass over a tree's nodes."""
 
-import functools
 from contextlib import contextmanager
 from inspect import getmodule, getsource, signature
 from threading import RLock
@@ -16,9 +14,7 @@ from lib.attention.operator import prefix_list, tree_attention
 from lib.lab.timing import forward
 
 TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # as configurations name layers
-NO_CHUNKS = ("it attends in chunks of positions (as Llama 4 does), which tree attention does not support; take a "
-             "target with full or sliding attention, or let a serving engine decode it")
+FULL, SLIDING = "full_attention", "sliding_attention"  # as configurations name layers
 COMBINED = "hybrid", "hybrid_sliding"  # layers with attention and a state
 RECURRENT = {"linear_attention", "conv", *COMBINED}  # kinds of layers whose state is that of one text
 UNSUPPORTED = "position_bias", "indices", "block_indices"  # what some models pass to their attention
@@ -40,11 +36,10 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     tree_mask: without `prefix_length`, the tree follows all keys but its own. Rows of different lengths are
         right-padded, with one `prefix_length` per row, and take no padding mask.
     prefix_length: without `tree_mask`, the queries are a chain after that prefix.
-    Returns ([B, mq, Hq, d], None), as transformers expects.
+    Returns ([B, mq, Hq, d], None).
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    nodes = query.shape[2]
     if tree_mask is None and prefix_length is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, **kwargs)
     if unknown := [name for name in UNSUPPORTED if kwargs.get(name) is not None]:
@@ -52,8 +47,9 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
     window, sinks, softcap = window_of(module, kwargs), kwargs.get("s_aux"), kwargs.get("softcap")
     if prefix_length is None:
         prefix_length = key.shape[2] - getattr(tree_mask, "visible", tree_mask).shape[-1]
-    prefix, whole = prefix_list(prefix_length, query.shape[0]), window is None or nodes <= window
-    if tree_mask is None and not any(prefix) and whole and sinks is None and softcap is None:
+    prefix, nodes = prefix_list(prefix_length, query.shape[0]), query.shape[2]
+    plain = sinks is None and softcap is None and (window is None or nodes <= window)
+    if tree_mask is None and not any(prefix) and plain:
         key, value = key[:, :, :nodes], value[:, :, :nodes]
         return sdpa_attention_forward(module, query, key, value, None, 0.0, scaling, is_causal=True)
     mask = causal(nodes, 0, query.device) if tree_mask is None else tree_mask
@@ -65,19 +61,14 @@ def attention_forward(module, query, key, value, attention_mask, dropout=0.0, sc
 def window_of(module, passed: dict) -> int | None:
     """The number of last positions that an attention layer lets a token see, its own included; None for all.
 
-    passed: the arguments of its attention. ValueError for a layer that attends in chunks.
+    passed: the arguments of its attention.
     """
-    config, layer = getattr(module, "config", None), getattr(module, "layer_idx", None)
-    window = passed.get("sliding_window")
-    if config is None:
-        return window
+    config, layer, window = getattr(module, "config", None), getattr(module, "layer_idx", None), "sliding_window"
     kinds = getattr(config, "layer_types", None)
+    if config is None or not kinds and window in passed:
+        return passed.get(window)
     kind = kinds[layer] if kinds and layer is not None else next(iter(layer_kinds(config)))
-    if kind == CHUNKED:
-        raise ValueError(f"{type(module).__name__} cannot verify a tree: {NO_CHUNKS}")
-    if not kinds and "sliding_window" in passed:
-        return window
-    return window or config.sliding_window if kind in (SLIDING, COMBINED[1]) else None
+    return passed.get(window) or config.sliding_window if kind in (SLIDING, COMBINED[1]) else None
 
 
 def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **kwargs):
@@ -91,18 +82,13 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
         tree_mask = causal(tokens.shape[1], cache.pending, tokens.device)
+    cache_argument = "cache_params" if "cache_params" in signature(model.forward).parameters else "past_key_values"
     with forward():
         return model(
             input_ids=tokens, position_ids=lengths[:, None].to(tokens.device) + depth,
             attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),  # transformers then builds no mask
-            **{_cache_argument(type(model)): cache}, use_cache=True,
-            tree_mask=None if tree_mask is None else SharedMask(tree_mask),
+            **{cache_argument: cache}, use_cache=True, tree_mask=None if tree_mask is None else SharedMask(tree_mask),
             prefix_length=torch.tensor(cache.rows.as_list or [0]), **kwargs)
-
-
-@functools.cache
-def _cache_argument(kind: type) -> str:
-    return "cache_params" if "cache_params" in signature(kind.forward).parameters else "past_key_values"
 
 
 def can_host_tree(config) -> str | None:
@@ -115,15 +101,15 @@ def can_host_tree(config) -> str | None:
     # GPT-NeoX has this setting too, and ignores it.
     encoder = getattr(config, "is_decoder", None) is False and not config.model_type.startswith("gpt_neox")
     alibi = getattr(config, "alibi", False) or config.model_type in ("bloom", "mpt")
-    checks = [
+    checks = (
         (getattr(config, "is_encoder_decoder", False), "it is an encoder-decoder"),
-        (CHUNKED in kinds or config.model_type == "llama4_text", NO_CHUNKS),
+        (config.model_type == "llama4_text", "it attends in chunks of positions and scales queries by position"),
         (others, f"some of its layers are {', '.join(sorted(others))}, which are not supported"),
         (alibi, "its positions are an ALiBi bias, which follows slots instead of depth"),
         (config.model_type == "doge", "its attention has its own mask for each head"),
         (getattr(config, "cross_attention_layers", None), "some of its layers attend to images"),
         (encoder, "it is configured as an encoder, which sees later tokens (is_decoder=False)"),
-    ]
+    )
     if reason := next((reason for applies, reason in checks if applies), None):
         return reason
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
@@ -149,12 +135,7 @@ def layer_kinds(config) -> set[str]:
     return set(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
 
 
-def least_window(config) -> int | None:
-    """Texts of at most so many tokens are seen whole by all layers; None where texts of any length are."""
-    return config.get_text_config().sliding_window if SLIDING in layer_kinds(config) else None
-
-
-_CHANGED: WeakKeyDictionary = WeakKeyDictionary()  # for each model the lock that a thread holds inside the context
+_CHANGED = WeakKeyDictionary()  # for each model the lock that a thread holds inside the context
 
 
 @contextmanager
@@ -174,11 +155,13 @@ def check_attention(model) -> None:
     """ValueError where a model's attention is not "tree": any other would read the nodes of a tree as a text."""
     if (current := getattr(model.config, "_attn_implementation", TREE)) != TREE:
         raise ValueError(f"{type(model).__name__} has attention {current!r}, which cannot verify a tree; pass it "
-                         "through lib.attention.registration.hosting_trees, or load the pair with lib.models")
+                         "through lib.attention.registration.hosting_trees")
 
 
 def hosting_trees(model):
-    """Sets a model's attention to "tree" and returns the model."""
+    """Sets a model's attention to "tree" and returns the model. ValueError where that cannot verify a tree."""
+    if reason := can_host_tree(model.config):
+        raise ValueError(f"{type(model).__name__} cannot verify a tree: {reason}")
     register()
     model.set_attn_implementation(TREE)
     return model

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lib.attention.masks import SharedMask, causal
-from lib.attention.registration import least_window, takes_chains, tree_forward
+from lib.attention.registration import SLIDING, layer_kinds, takes_chains, tree_forward
 from lib.forward.native import Levels, NativeBlocks
 from lib.forward.packed import weights_of
 from lib.kernels.build import CannotServe
@@ -67,11 +67,11 @@ class ForwardPass:
         """Whether it is best on a long text block by block: in the kernels, and where layers mask what a token sees."""
         if self.blocks is not None:
             return self.blocks.most_rows == math.inf
-        return bool(least_window(self.model.config)) and not takes_chains(self.model.config)
+        return SLIDING in layer_kinds(self.model.config) and not takes_chains(self.model.config)
 
     @property
     def fills(self) -> bool:
-        return self.blocks is not None and least_window(self.model.config) is None
+        return self.blocks is not None and SLIDING not in layer_kinds(self.model.config)
 
     def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: Levels, choices: int,
              names: Tensor | None = None) -> Tensor:

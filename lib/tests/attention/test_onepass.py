@@ -1,7 +1,5 @@
 """The processor's own kernel beyond what all backends share: threads, splits, and when it steps aside."""
 
-import logging
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +14,7 @@ from lib.kernels import build
 from lib.lab import processor
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 
+TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 3e-3}
 needs_kernel = pytest.mark.skipif(backends.unavailable() is not None, reason=str(backends.unavailable()))
 
 
@@ -24,16 +23,6 @@ def problem(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, genera
               (batch, kv_heads, prefix + nodes, value_dim))
     mask = torch.eye(nodes, dtype=torch.bool) | (torch.rand(nodes, nodes, generator=generator) < 0.4).tril()
     return *(torch.randn(shape, generator=generator).to(dtype) for shape in shapes), mask
-
-
-@contextmanager
-def threads_of_torch(count):
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def error(ours, truth):
@@ -57,25 +46,21 @@ def test_any_number_of_rows_keys_and_threads(batch, kv_heads, group, nodes, pref
     generator = torch.Generator().manual_seed(seed)
     *inputs, mask = problem(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, generator)
     wide, sinks = [x.double() for x in inputs], torch.linspace(-1, 1, kv_heads * group)
-    tolerance = {torch.float32: 1e-6, torch.bfloat16: 3e-3}[dtype]
     for more in ({}, {"sinks": sinks}):
         truth = tree_attention(*wide, mask, prefix, backend="reference", **more)
-        with threads_of_torch(threads):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "get_num_threads", lambda: threads)
             ours = tree_attention(*inputs, mask, prefix, backend="onepass", **more)
-        assert error(ours, truth) <= (3 if more else 1.5) * tolerance
+        assert error(ours, truth) <= (3 if more else 1.5) * TOLERANCE[dtype]
 
 
 @needs_kernel
-def test_large_scores_neither_overflow_nor_vanish():
-    """Scores of tens to hundreds: one key takes nearly all the weight, others less than the smallest normal number,
-    whatever the order in which they come.
-    """
-    generator = torch.Generator().manual_seed(0)
-    query, key, value, mask = problem(1, 2, 2, 5, 300, 16, 16, torch.float32, generator)
-    for scale in (0.0, 3.0, 10.0, 30.0, 100.0, -100.0):
-        inputs = query, key, value, mask, 300
-        truth = tree_attention(*(x.double() for x in inputs[:3]), *inputs[3:], backend="reference", scale=scale)
-        assert error(tree_attention(*inputs, backend="onepass", scale=scale), truth) < 1e-4
+@pytest.mark.parametrize("scale", [0.0, 3.0, 10.0, 30.0, 100.0, -100.0])
+def test_large_scores_neither_overflow_nor_vanish(scale):
+    """Scores of tens to hundreds: one key takes nearly all the weight, others less than the smallest normal number."""
+    *inputs, mask = problem(1, 2, 2, 5, 300, 16, 16, torch.float32, torch.Generator().manual_seed(0))
+    truth = tree_attention(*(x.double() for x in inputs), mask, 300, backend="reference", scale=scale)
+    assert error(tree_attention(*inputs, mask, 300, backend="onepass", scale=scale), truth) < 1e-4
 
 
 @needs_kernel
@@ -108,8 +93,7 @@ def test_matrix_units_compute_the_same_where_they_are_emulated(group, nodes, pre
         patch.setattr(backends, "library", lambda: emulated)
         patch.setattr(backends, "ENTRIES", {torch.float32: "tiled_float32", torch.bfloat16: "tiled_bfloat16"})
         ours = tree_attention(query, key, value, mask, prefix, backend="onepass")
-    tolerance = {torch.float32: 1e-6, torch.bfloat16: 3e-3}[dtype]
-    assert error(ours, truth) <= 1.5 * tolerance
+    assert error(ours, truth) <= 1.5 * TOLERANCE[dtype]
 
 
 @needs_kernel
@@ -124,35 +108,26 @@ def test_nan_in_a_key_that_is_seen_is_not_hidden():
     (lambda: torch.randn(1, 2, 3, 12), "multiple of 8 numbers, not 12"),
     (lambda: torch.randn(1, 2, 3, 8, requires_grad=True), "no gradients"),
 ])
-def test_what_it_cannot_serve_is_left_to_folded_and_said_once(inputs, reason, caplog):
+def test_what_it_cannot_serve_is_left_to_folded_and_logged_once(inputs, reason, caplog):
     backends.say_once.cache_clear()
-    x = inputs()
-    mask = torch.eye(1, 3, dtype=torch.bool).repeat(3, 1)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            ours = tree_attention(x, x, x, mask, 0, backend="onepass")
+    x, mask = inputs(), torch.eye(1, 3, dtype=torch.bool).repeat(3, 1)
+    for _ in range(2):
+        ours = tree_attention(x, x, x, mask, 0, backend="onepass")
     assert torch.equal(ours, tree_attention(x, x, x, mask, 0, backend="folded"))
     assert len(caplog.records) == 1 and reason in caplog.text
 
 
-@pytest.mark.parametrize("lacking", ["instructions", "compiler"])
-def test_a_machine_without_the_means_says_so_and_serves_all_the_same(lacking, monkeypatch, tmp_path):
-    build._library.cache_clear()
+@pytest.mark.parametrize("flags, reason", [({"sse2"}, "neither AVX2"), ({"avx2", "fma", "f16c"}, "no C++ compiler")])
+def test_a_machine_without_the_means_says_so_and_serves_all_the_same(flags, reason, monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "_library", build._library.__wrapped__)
+    monkeypatch.setattr(build.processor, "flags", lambda: frozenset(flags))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    if lacking == "instructions":
-        monkeypatch.setattr(build.processor, "flags", lambda: frozenset({"sse2"}))
-    else:
-        monkeypatch.setattr(build.processor, "flags", lambda: frozenset({"avx2", "fma", "f16c"}))
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.delenv("CXX", raising=False)
-    try:
-        assert {"instructions": "neither AVX2", "compiler": "no C++ compiler"}[lacking] in backends.unavailable()
-        x = torch.randn(1, 2, 3, 8)
-        mask = torch.ones(3, 3, dtype=torch.bool).tril()
-        folded = tree_attention(x, x, x, mask, 0, backend="folded")
-        assert torch.equal(tree_attention(x, x, x, mask, 0, backend="onepass"), folded)
-    finally:
-        build._library.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert reason in backends.unavailable()
+    x, mask = torch.randn(1, 2, 3, 8), torch.ones(3, 3, dtype=torch.bool).tril()
+    folded = tree_attention(x, x, x, mask, 0, backend="folded")
+    assert torch.equal(tree_attention(x, x, x, mask, 0, backend="onepass"), folded)
 
 
 @needs_kernel
