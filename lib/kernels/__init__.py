@@ -1,7 +1,6 @@
 """C++ sources, their build and bare bindings: products of few rows, decoder layers, one-pass attention.
 
-Start at `build` (compiles all sources at their first use for the processor's instruction set, and caches the library),
-`products` (linear layers of few rows) and `panels` (weights of 16, 8 or 4 bits in the order in which products read
-them). `lib.attention` binds the attention kernel. Each algorithm is written once, on the vectors of `lanes.h` and the
+Start at `build` (compiles at first use), `products` (linear layers of few rows) and `panels` (weights of 16, 8 or 4
+bits). `lib.attention` binds the attention kernel. Each algorithm is written once, on the vectors of `lanes.h` and the
 threads of `threads.h`; an instruction set is one file beside them.
 """

@@ -1,7 +1,6 @@
 """Compiles this package's C++ at its first use and keeps the library in the user's cache folder.
 
-All sources make one library, since they share their threads. Its name changes with its sources, the compiler and its
-options, so that it is never out of date.
+All sources make one library, since they share their threads. Its name changes with sources, compiler and options.
 """
 
 import ctypes
@@ -13,17 +12,16 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from lib.lab import processor
 
 # Instruction sets, the best first: what the processor must have, and the compiler's options.
-BFLOAT16 = ("-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8")  # used where the processor has them
+AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}
 INSTRUCTION_SETS = {
-    "AVX-512 with bfloat16": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_bf16", "fma"}, BFLOAT16),
-    "AVX-512": ({"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}, ()),
+    "AVX-512 with bfloat16": (AVX512 | {"avx512_bf16"}, ("-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8")),
+    "AVX-512": (AVX512, ()),
     "AVX2": ({"avx2", "fma", "f16c"}, ()),
     "NEON with bfloat16": ({"asimd", "bf16"}, ("-march=armv8.2-a+bf16",)),
     "NEON": ({"asimd"}, ()),
@@ -36,9 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class CannotServe(ValueError):
-    """The reason why this machine or this code cannot run a model, a layer or weights; callers then take PyTorch's
-    operators.
-    """
+    """Why this machine or this code cannot run a model, a layer or weights; callers then take PyTorch's operators."""
 
 
 def served(make: Callable, *parts):
@@ -69,30 +65,29 @@ def unavailable(*sources: Path) -> str | None:
 
 def library(*sources: Path) -> ctypes.CDLL:
     """The library of all sources, or of the given ones. CannotServe where this machine cannot run or compile it."""
-    options = instructions(processor.flags())
-    if options is None:
-        raise CannotServe("the processor has neither AVX2, AVX-512 nor NEON")
-    made = _library(options, sources or SOURCES)
-    if isinstance(made, Exception):
-        raise CannotServe(f"it cannot be compiled: {made}") from made
+    made = _library(instructions(processor.flags()), sources or SOURCES)
+    if isinstance(made, str):
+        raise CannotServe(made)
     return made
+
+
+@cache
+def _library(chosen: tuple[str, ...] | None, sources: tuple[Path, ...]) -> ctypes.CDLL | str:
+    """The library, or why there is none: what fails once is not tried again at each call."""
+    if chosen is None:
+        return "the processor has neither AVX2, AVX-512 nor NEON"
+    try:
+        return _built(chosen, sources)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"it cannot be compiled: {error} (CXX names the compiler, XDG_CACHE_HOME the folder of the library)"
 
 
 def compiler() -> str:
     """The path of the C++ compiler. FileNotFoundError where there is none."""
-    found = next(filter(None, map(shutil.which, filter(None, (os.environ.get("CXX"), "g++", "clang++")))), None)
-    if found is None:
-        raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
-    return found
-
-
-@cache
-def _library(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL | Exception:
-    """The library, or why there is none: what fails once is not tried again at each call."""
-    try:
-        return _built(chosen, sources)
-    except (OSError, subprocess.SubprocessError) as error:
-        return error
+    for name in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
+        if found := shutil.which(name):
+            return found
+    raise FileNotFoundError("no C++ compiler (g++ or clang++) is on the path")
 
 
 def _built(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
@@ -100,36 +95,23 @@ def _built(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
     headers = [path for folder in folders for path in sorted(folder.glob("*.h"))]
     text = b"".join(path.read_bytes() for path in (*sources, *headers)) + repr((OPTIONS, chosen, compiler())).encode()
     made_of = hashlib.sha256(text).hexdigest()[:16]
-    target = _cache_folder() / f"{sources[0].stem}-{made_of}.so"
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "draft_trees"
+    cache_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    target = cache_folder / f"{sources[0].stem}-{made_of}.so"
     if not target.exists():
         log.info("compiling %s; this takes some seconds, once", sources[0].name)
-        with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        with tempfile.TemporaryDirectory(dir=cache_folder) as folder, ThreadPoolExecutor() as pool:
             made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
-            parts = [f"{made}.{i}.o" for i in range(len(sources))]
-            with ThreadPoolExecutor() as pool:
-                commands = ([compiler(), *OPTIONS, *chosen, "-c", "-o", part, str(source)]
-                            for part, source in zip(parts, sources))
-                list(pool.map(_compile, commands))
-            _compile([compiler(), "-shared", "-pthread", "-o", str(made), *parts])
+            parts = [f"{made}.{source.stem}.o" for source in sources]
+            list(pool.map(lambda part, source: _compile(*OPTIONS, *chosen, "-c", "-o", part, source), parts, sources))
+            _compile("-shared", "-pthread", "-o", made, *parts)
             os.replace(made, target)
     return ctypes.CDLL(str(target))
 
 
-def _compile(command: list[str]) -> None:
+def _compile(*options: str | Path) -> None:
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
+        subprocess.run([compiler(), *options], check=True, capture_output=True, text=True, timeout=600)
     except subprocess.CalledProcessError as error:
-        errors = [line for line in error.stderr.splitlines() if "error" in line] or error.stderr.splitlines() or [""]
-        raise OSError(f"{command[0]} ended with {error.returncode}: {errors[0]}") from error
-
-
-def _cache_folder() -> Path:
-    """The user's cache folder; where it is not writable, a folder for temporary files that this user owns."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "draft_trees"
-    spare = Path(tempfile.gettempdir()) / f"draft_trees-{os.getuid()}"
-    for folder in (home, spare):
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if os.access(folder, os.W_OK) and (folder is home or folder.stat().st_uid == os.getuid()):
-                return folder
-    raise PermissionError(f"neither {home} nor {spare} can hold compiled code; set XDG_CACHE_HOME")
+        errors = [line for line in error.stderr.splitlines() if "error" in line] or [error.stderr]
+        raise OSError(f"{compiler()} ended with {error.returncode}: {errors[0]}") from error

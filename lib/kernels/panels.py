@@ -3,7 +3,7 @@
 A panel holds numbers of 16 bits, int8 numbers, or blocks of 4 or 8 bits with a scale and an offset each.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +21,9 @@ class Panels:
     numbers: by `kind` int32[out / 16, in / 2, 16] of two bfloat16 numbers of a row per word, the first in its lower
         half (HALVES); int8 (BYTES) or float16 (SHORTS) [out / 16, in, 16]; or int32[out / 16, in / 8, 16] of eight
         numbers 0 to 15 of a row per word, those of even places in its lower half (NIBBLES).
-    scale: float32[out], times which int8 numbers are the weights; or None.
-    block_scale, block_offset: float16 or float32 [out / 16, in / group, 16]; a block's `group` numbers, times its
-        scale, plus its offset if there is one, are the weights; or None.
+    scale: float32[out]; weights are its product with the numbers of a row. None for 1.
+    block_scale, block_offset: float16 or float32 [out / 16, in / group, 16]; weights are a block's `group` numbers
+        times its scale, plus its offset. None for 1 and 0.
     """
 
     shape: tuple[int, int]
@@ -36,8 +36,8 @@ class Panels:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        """The fields that are tensors, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     @property
     def form(self) -> tuple:
@@ -45,8 +45,7 @@ class Panels:
         return self.kind, self.group, *((name, tensor.dtype) for name, tensor in self.tensors.items())
 
     def takes(self, dtype: torch.dtype) -> bool:
-        """Whether inputs may be of a dtype: blocks with factors and float16 numbers are multiplied with float32 alone.
-        """
+        """Whether inputs may be of a dtype: blocks and float16 numbers are multiplied with float32 alone."""
         plain = self.kind in (HALVES, BYTES) and self.group == 0
         return dtype == torch.float32 or plain and dtype == torch.bfloat16
 
@@ -61,63 +60,50 @@ class Panels:
         numbers, *factors = (part if part is None else part[panel, :, lane]
                              for part in (self.numbers, self.block_scale, self.block_offset))
         if self.kind == HALVES:
-            both = torch.stack([numbers << 16, numbers & -65536], dim=-1)
-            numbers = both.flatten(-2).contiguous().view(torch.float32)
+            numbers = numbers.contiguous().view(torch.bfloat16)
         if self.kind == NIBBLES:
             numbers = torch.stack([numbers >> shift & 15 for shift in SHIFTS], dim=-1).flatten(-2)
         weights = numbers[..., : self.shape[1]].float()
         if self.group:
-            block_scale, block_offset = factors
-            blocks = weights.unflatten(-1, (-1, self.group)) * block_scale.float()[..., None]
-            if block_offset is not None:
-                blocks = blocks + block_offset.float()[..., None]
-            weights = blocks.flatten(-2)
+            block_scale, block_offset = (0.0 if part is None else part.float()[..., None] for part in factors)
+            weights = (weights.unflatten(-1, (-1, self.group)) * block_scale + block_offset).flatten(-2)
         return weights if self.scale is None else weights * self.scale[outputs, None]
 
 
 def of_16_bits(weight: Tensor) -> Panels | None:
     """Panels of weights [out, in] in bfloat16, or in float32 if they are numbers of 16 bits; None for others."""
-    if weight.dtype == torch.bfloat16:
-        return _of_bfloat16(weight.detach())
-    first = weight.detach()[:1]  # alone tells most float32 weights apart
-    for dtype, panels_of in ((torch.bfloat16, _of_bfloat16), (torch.float16, _of_float16)):
-        if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in (first, weight.detach())):
-            return panels_of(weight.detach().to(dtype))
+    weight = weight.detach()
+    for kind, dtype in ((HALVES, torch.bfloat16), (SHORTS, torch.float16)):
+        # The first row alone tells most float32 weights apart.
+        if all(torch.equal(part.to(dtype).to(part.dtype), part) for part in (weight[:1], weight)):
+            numbers = _in_panels(weight.to(dtype))
+            if kind == HALVES:  # pairs of a row's numbers become a word
+                numbers = numbers.unflatten(1, (-1, 2)).transpose(2, 3).contiguous().view(torch.int32).squeeze(-1)
+            return Panels(tuple(weight.shape), kind, numbers)
     return None
-
-
-def _of_bfloat16(weight: Tensor) -> Panels:
-    first, second = _in_panels(weight.view(torch.int16).int() & 0xFFFF).unflatten(1, (-1, 2)).unbind(2)
-    return Panels(tuple(weight.shape), HALVES, (second << 16 | first).contiguous())
-
-
-def _of_float16(weight: Tensor) -> Panels:
-    return Panels(tuple(weight.shape), SHORTS, _in_panels(weight).contiguous())
 
 
 def of_int8(numbers: Tensor, scale: Tensor) -> Panels:
     """Panels of numbers int8[out, in] with a scale [out] each row."""
-    return Panels(tuple(numbers.shape), BYTES, _in_panels(numbers).contiguous(), scale=scale.float().contiguous())
+    return Panels(tuple(numbers.shape), BYTES, _in_panels(numbers), scale=scale.float().contiguous())
 
 
 def of_blocks(numbers: Tensor, scale: Tensor, offset: Tensor | None, bits: int) -> Panels:
-    """Panels of blocks of numbers [out, in] with scale and offset float32[out, in / group]: weights are numbers * scale
-    + offset.
+    """Panels of weights numbers * scale + offset; numbers [out, in], 0 to 15 for 4 bits, int8 for 8.
 
-    numbers: 0 to 15 for 4 bits, int8 for 8. Scales and offsets are held in float16 where that loses nothing.
+    scale, offset: float32[out, in / group], held in float16 where that loses nothing.
     """
-    group, kind = numbers.shape[1] // scale.shape[1], {4: NIBBLES, 8: BYTES}[bits]
-    panels = _in_panels(numbers.to(torch.int32 if bits == 4 else torch.int8))
+    packed = _in_panels(numbers.to(torch.int32 if bits == 4 else torch.int8))
     if bits == 4:
-        panels = sum(part << shift for part, shift in zip(panels.unflatten(1, (-1, 8)).unbind(2), SHIFTS))
+        packed = sum(part << shift for part, shift in zip(packed.unflatten(1, (-1, 8)).unbind(2), SHIFTS)).contiguous()
     factors = [part for part in (scale, offset) if part is not None]
-    short = all(torch.equal(part.half().float(), part) for part in factors)
-    laid = [F.pad(part, (0, 0, 0, -len(part) % 64)).unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
-            for part in (part.half() if short else part for part in factors)]
-    return Panels(tuple(numbers.shape), kind, panels.contiguous(), None, *(laid + [None])[:2], group)
+    if all(torch.equal(part.half().float(), part) for part in factors):
+        factors = [part.half() for part in factors]
+    return Panels(tuple(numbers.shape), {4: NIBBLES, 8: BYTES}[bits], packed, None,
+                  *(_in_panels(part, inputs=1) for part in factors), group=numbers.shape[1] // scale.shape[1])
 
 
-def _in_panels(weight: Tensor) -> Tensor:
-    """Weights [out, in] as [out / 16, in, 16], padded with zeros to multiples of 64 outputs and 32 inputs."""
-    whole = F.pad(weight, (0, -weight.shape[1] % 32, 0, -len(weight) % 64))
-    return whole.unflatten(0, (-1, PANEL)).transpose(1, 2)
+def _in_panels(weight: Tensor, inputs: int = 32) -> Tensor:
+    """Weights [out, in] as [out / 16, in, 16], padded with zeros to multiples of 64 outputs and of so many inputs."""
+    whole = F.pad(weight, (0, -weight.shape[1] % inputs, 0, -len(weight) % 64))
+    return whole.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()

@@ -1,7 +1,6 @@
 """Products of few rows in C++ (`rows.h`), over PyTorch's own weights or `panels` of them, and their requirements."""
 
 import ctypes
-import sys
 from contextlib import suppress
 from ctypes import c_int64, c_void_p
 from functools import cache, partial
@@ -27,14 +26,14 @@ class Matrix(ctypes.Structure):
     """The struct of the same name in `few_rows.h`."""
 
     _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "panels", "scale", "block_scale", "block_offset")),
-                *((name, c_int64) for name in ("out", "in", "group", "kind", "short_factors"))]
+                *((name, c_int64) for name in ("out", "inputs", "group", "kind", "short_factors"))]
 
 
 def check_weights(weights: Sequence[Tensor]) -> None:
     """CannotServe where products with such weights do not run here. Compiles the C++ at its first use."""
-    kinds = {(weight.dtype, weight.device.type) for weight in weights}
-    if len(kinds) > 1 or not kinds <= {(dtype, "cpu") for dtype in NAMES}:
-        raise CannotServe(f"its weights are {' and '.join(sorted(f'{dtype} on {device}' for dtype, device in kinds))}")
+    kinds = {f"{weight.dtype} on {weight.device.type}" for weight in weights}
+    if len(kinds) > 1 or not kinds <= {f"{dtype} on cpu" for dtype in NAMES}:
+        raise CannotServe(f"its weights are {' and '.join(sorted(kinds))}")
     if not all(weight.is_contiguous() for weight in weights):
         raise CannotServe("its weights are not contiguous")
     build.library()
@@ -42,9 +41,8 @@ def check_weights(weights: Sequence[Tensor]) -> None:
 
 @cache
 def faster_in_bfloat16() -> bool:
-    """Whether a product of eight rows takes less time in bfloat16 than in float32 over the same weights of 16 bits.
-
-    Measured at first use and kept beside the library, so that all later processes agree.
+    """Whether a product of eight rows takes less time in bfloat16 than in float32 over the same weights of 16 bits;
+    measured once and kept beside the library, so that all processes agree.
     """
     kept = Path(build.library()._name).with_suffix(".bfloat16")
     if kept.exists():
@@ -66,24 +64,22 @@ def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = N
     """x [..., in] -> x W^T + b [..., out] without gradients. CannotServe as `check_weights`.
 
     panels: the weights in panels, which are then read instead; all products are theirs where `weight` is None, for x of
-    this dtype. Otherwise PyTorch computes products of many rows, and those with inputs of another dtype or width, which
-    it refuses.
+    this dtype. Otherwise PyTorch computes products of many rows, and refuses inputs of another dtype or width.
     """
     if weight is not None:
         check_weights([weight])
         dtype = weight.dtype
     matrix, run = matrix_of(weight, bias, panels), getattr(build.library(), f"linear_{NAMES[dtype]}")
     matrix.kept = weight, bias, panels  # the struct holds addresses alone
-    most = MOST_ROWS if panels is None else sys.maxsize
 
     def apply(x: Tensor) -> Tensor:
-        fits = x.dtype == dtype and x.shape[-1] == getattr(matrix, "in")
-        if weight is not None and (not fits or x.numel() // x.shape[-1] > most):
+        count = x.numel() // x.shape[-1]
+        fits = x.dtype == dtype and x.shape[-1] == matrix.inputs and (panels is not None or count <= MOST_ROWS)
+        if weight is not None and not fits:
             return F.linear(x, weight, bias)
-        rows = x.contiguous()
-        to = x.new_empty(*x.shape[:-1], matrix.out)
-        run(ctypes.byref(matrix), c_void_p(rows.data_ptr()), c_void_p(to.data_ptr()),
-            c_int64(x.numel() // x.shape[-1]), c_int64(torch.get_num_threads()))
+        rows, to = x.contiguous(), x.new_empty(*x.shape[:-1], matrix.out)
+        run(ctypes.byref(matrix), c_void_p(rows.data_ptr()), c_void_p(to.data_ptr()), c_int64(count),
+            c_int64(torch.get_num_threads()))
         return to
 
     return apply
@@ -92,17 +88,15 @@ def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = N
 def matrix_of(weight: Tensor | None, bias: Tensor | None = None, panels: Panels | None = None) -> Matrix:
     """The struct of weight [out, in] and bias [out], or of panels. The caller keeps the tensors alive."""
     if panels is None:
-        return Matrix(start_of(weight), start_of(bias), out=weight.shape[0], **{"in": weight.shape[1]})
-    starts = {name: start_of(tensor) for name, tensor in panels.tensors.items()}
+        return Matrix(start_of(weight), start_of(bias), out=weight.shape[0], inputs=weight.shape[1])
+    addresses = map(start_of, (weight, bias, panels.numbers, panels.scale, panels.block_scale, panels.block_offset))
     short = panels.block_scale is not None and panels.block_scale.dtype == torch.float16
-    return Matrix(start_of(weight), start_of(bias), starts.pop("numbers"), out=panels.shape[0], group=panels.group,
-                  kind=panels.kind, short_factors=short, **{"in": panels.shape[1]}, **starts)
+    return Matrix(*addresses, *panels.shape, panels.group, panels.kind, short)
 
 
 def fills_the_memory(weights: Sequence[Tensor]) -> bool:
     """Whether copies of the weights in 16 bits take too much of the free memory."""
-    copied = 2 * sum(weight.numel() for weight in weights)
-    return copied > 0 and copied > MOST_COPIED * free_memory(weights[0].device)
+    return bool(weights) and 2 * sum(map(Tensor.numel, weights)) > MOST_COPIED * free_memory(weights[0].device)
 
 
 def start_of(tensor: Tensor | None) -> int | None:
