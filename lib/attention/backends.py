@@ -19,7 +19,6 @@ from lib.attention.masks import SharedMask
 from lib.kernels.build import library, unavailable
 
 ENTRIES = {torch.float32: "onepass_float32", torch.bfloat16: "onepass_bfloat16"}  # of the C++ kernel
-TRITON_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 log = logging.getLogger(__name__)
 
 
@@ -55,9 +54,8 @@ def reference(query, key, value, mask: SharedMask, prefix, scale, softcap=None, 
 def folded(query, key, value, mask, prefix, scale, softcap=None, need_lse=True):
     """One fused attention call over folded queries with an additive mask: the portable default.
 
-    Folding makes the G query heads that share a key head rows of one call: row i is node i % mq. Rows of different
-    prefix lengths take a call each. The mask has zeros for the longest prefix, then the tree; a row with a shorter
-    prefix takes its end.
+    The G query heads that share a key head become rows of one call: row i is node i % mq. Rows of different prefix
+    lengths take a call each. The mask has zeros for the longest prefix, then the tree; shorter prefixes take its end.
     """
     batch, heads, nodes, dim = query.shape
     group, tree_keys, longest = heads // key.shape[1], mask.visible.shape[-1], max(prefix)
@@ -161,27 +159,28 @@ def _onepass_refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
 
 
 def _triton_refusal(query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    device, width = query.device.type, max(query.shape[-1], value.shape[-1])
+    device = query.device.type
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed (CUDA builds of torch include it; else pip install triton)"
     if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"it is for CUDA, the tensors are on {device}"
-    if query.dtype not in TRITON_DTYPES:
+    if query.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it takes float16, bfloat16 and float32, not {str(query.dtype).removeprefix('torch.')}"
     if device != "cuda" and query.dtype == torch.bfloat16:
         return "Triton's interpreter multiplies bfloat16 as if it were integers"
-    return f"it takes heads of at most 256 numbers, not {width}" if width > 256 else _needs_gradients(query, key, value)
+    if (width := max(query.shape[-1], value.shape[-1])) > 256:
+        return f"it takes heads of at most 256 numbers, not {width}"
+    return _needs_gradients(query, key, value)
 
 
 def _needs_gradients(*inputs: Tensor) -> str | None:
-    needed = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    return "it computes no gradients" if needed else None
+    return "it computes no gradients" if torch.is_grad_enabled() and any(x.requires_grad for x in inputs) else None
 
 
 BACKENDS = {"reference": reference, "folded": folded, "onepass": onepass, "triton": triton}
-REFUSALS = {"onepass": _onepass_refusal, "triton": _triton_refusal}
 
 
 def refusal(name: str, query: Tensor, key: Tensor, value: Tensor) -> str | None:
     """Why a backend cannot serve these inputs on this machine; None if it can. Kernels are compiled at first use."""
-    return REFUSALS[name](query, key, value) if name in REFUSALS else None
+    check = {"onepass": _onepass_refusal, "triton": _triton_refusal}.get(name)
+    return check and check(query, key, value)

@@ -7,10 +7,7 @@ from torch import Tensor
 
 
 class SharedMask:
-    """A tree's mask and its other forms, each made for the first layer of a forward pass that needs it.
-
-    visible bool [mq, mk] or [B, mq, mk]. One object serves one forward pass; the mask must not be written to meanwhile.
-    """
+    """A tree's mask, bool [mq, mk] or [B, mq, mk], and its other forms, each made once in a forward pass."""
 
     def __init__(self, visible: Tensor):
         self.visible = visible
@@ -34,8 +31,7 @@ class SharedMask:
 
     def lengths(self, prefix: list[int], device: torch.device) -> Tensor:
         """Prefix lengths int32[B] on this device: one copy per forward pass, since each copy waits for the device."""
-        return self._once(("lengths", device, *prefix),
-                          lambda: torch.tensor(prefix, dtype=torch.int32, device=device))
+        return self._once(("lengths", device, *prefix), lambda: torch.tensor(prefix, dtype=torch.int32, device=device))
 
     def within(self, prefix: list[int], window: int | None) -> tuple[int, "SharedMask", list[int]]:
         """The same attention under a window, without one: the first key to read, the mask, and the prefixes from there.

@@ -1,7 +1,4 @@
-"""Tree attention: every node of a draft tree attends to the whole prefix and to its own ancestors, in one call.
-
-All nodes see the whole prefix, so that the mask covers the keys of the tree alone.
-"""
+"""Tree attention: every node of a draft tree attends to the whole prefix and to its own ancestors, in one call."""
 
 import numpy as np
 import torch

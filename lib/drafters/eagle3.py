@@ -53,7 +53,7 @@ class Eagle3Drafter(HeadDrafter):
         roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H]: the root's, then by place
         if (isinstance(shape, Tree) and self.filling is not None and self.proposal == "top_k" and not self.with_probs
-                and shape.budget and shape.last_rank < self.output.out_features):
+                and shape.budget and shape.rank.max() < self.output.out_features):
             self.calls += shape.max_depth - 1  # besides that of the roots
             names = None if self.reduced is None else self.reduced.tokens
             with forward():

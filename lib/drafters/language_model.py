@@ -81,7 +81,7 @@ class LanguageModelDrafter(Drafter):
         if self.chains and not (static and shape.is_path):
             raise ValueError(f"shape is a tree of {shape.budget} nodes, but the draft model "
                              f"{type(self.model).__name__} takes chains; give a chain, such as 'chain:4'")
-        if (static and shape.budget and shape.last_rank < self.choices and self.blocks.fills
+        if (static and shape.budget and shape.rank.max() < self.choices and self.blocks.fills
                 and self.proposal == "top_k" and not self.with_probs):  # which gives no probabilities
             self._fill_at_once(shape)
             return self.drafts

@@ -1,7 +1,6 @@
-"""Growth rules: how a tree grows from a drafter's probabilities in every round.
+"""Growth rules: how a tree grows from a drafter's probabilities in every round, with one forward pass per level.
 
-The drafter gives nodes their children, one forward pass per level. A rule decides which nodes of the newest level get
-children next, and which candidates the tree keeps.
+A rule decides which nodes of the newest level get children next, and which candidates the tree keeps.
 """
 
 from __future__ import annotations
@@ -143,10 +142,7 @@ class Eagle2(Growth):
 
 @dataclass(frozen=True)
 class Costs:
-    """The cost of a round, in any unit of time: target[n] to verify n draft nodes, draft per forward pass of a level.
-
-    target: float[N + 1], from n = 0, the root alone; must not decrease.
-    """
+    """The cost of a round, in any unit of time: target[n] to verify n draft nodes, draft to draft a level."""
 
     target: tuple[float, ...]
     draft: float
@@ -160,10 +156,7 @@ class Costs:
                              "2, ... draft nodes that do not decrease (take their running maximum), and a draft >= 0")
 
     def speeds(self, reach: np.ndarray, levels: int) -> np.ndarray:
-        """float[k + 1]: expected tokens per unit of time of trees of the first 0 .. k nodes, after so many levels.
-
-        reach: float[k] of nodes in the order in which they join the tree.
-        """
+        """float[k + 1]: expected tokens per unit of time of trees of the first 0 .. k nodes, of these reaches."""
         tokens = 1 + np.concatenate([[0.0], np.cumsum(reach)])
         return tokens / (levels * self.draft + np.asarray(self.target)[: len(tokens)])
 
@@ -181,10 +174,9 @@ class BestFirst(Growth):
         from above: each node of the newest level counts as a child of its own reach, and the level is drafted for those
         nodes that, best first, make the round faster.
 
-    One forward pass serves a level, and the tree is that of a heap that takes one node at a time: no child has a larger
-    reach than its parent, and ties go to the shallower node. A candidate that is not among the `budget` best never will
-    be, nor will its descendants, and no child of the last of the best can enter. So growth ends when none of the newest
-    level is among the others.
+    One forward pass serves a level, yet the tree is that of a heap which takes one node at a time, as no child has a
+    larger reach than its parent. A candidate beyond the `budget` best never enters, nor does a child of the last of
+    these. So growth ends when none of the newest level is among the others.
     """
 
     family: str = "dyspec"

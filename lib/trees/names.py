@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from inspect import signature
 from typing import NamedTuple
 
@@ -95,17 +95,16 @@ def _read(name: str, acceptance=None, costs: Costs | None = None) -> Tree | Grow
     pieces += re.split("[x,]", numbers) if numbers else []
     if make is None or not all(map(NUMBER.fullmatch, pieces)):
         raise unreadable
-    for needed, measurement in (("acceptance", acceptance), ("costs", costs)):
-        if needed in signature(make).parameters:
-            if measurement is None:
-                raise ValueError(f"{name!r} is grown from measurements: pass {needed}=")
-            make = partial(make, **{needed: measurement})
     arguments = [int(number) if number.is_integer() else number for number in map(float, pieces)]
+    measurements = {needed: measurement for needed, measurement in (("acceptance", acceptance), ("costs", costs))
+                    if needed in signature(make).parameters}
     try:
-        signature(make).bind(*arguments)
+        signature(make).bind(*arguments, **measurements)
     except TypeError:
         raise unreadable from None
-    return make(*arguments)
+    if missing := [needed for needed, measurement in measurements.items() if measurement is None]:
+        raise ValueError(f"{name!r} is grown from measurements: pass {missing[0]}=")
+    return make(*arguments, **measurements)
 
 
 _read_once = lru_cache(maxsize=256)(_read)  # one object per name, so that values cached for it need no comparison

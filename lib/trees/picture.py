@@ -58,22 +58,22 @@ def tree_svg(tree: Tree, nodes: Sequence[Node], *, lit: Collection[int] = (), si
         starts = 8 + np.cumsum([0, *(2 * columns + 58)])
         x, y = (starts[:-1] + columns)[depth], LINE * (across + 0.8)
         width, height = starts[-1] - 50, y.max() + 0.8 * LINE
+    x, y, halves = (np.rint(values).astype(int) for values in (x, y, halves))
     lines, boxes = [], []
-    for index, (node, parent) in enumerate(zip(nodes, tree.parents)):
+    for index, (node, parent, left, top) in enumerate(zip(nodes, tree.parents, x - halves, y - tall)):
         if index != ROOT:
             strong = ' class="lit"' if index in lit and parent in lit else ""
-            lines.append(f'<line x1="{x[parent]:.0f}" y1="{y[parent]:.0f}" x2="{x[index]:.0f}" y2="{y[index]:.0f}"'
-                         f'{strong}/>')
+            lines.append(f'<line x1="{x[parent]}" y1="{y[parent]}" x2="{x[index]}" y2="{y[index]}"{strong}/>')
         if node.note:
-            lines.append(f'<text class="note" x="{(x[parent] + x[index]) / 2:.0f}" '
+            lines.append(f'<text class="note" x="{(x[parent] + x[index]) // 2}" '
                          f'y="{0.35 * y[parent] + 0.65 * y[index] - 3:.0f}">{escape(node.note)}</text>')
         key = f' data-key="{escape(node.key)}"' if node.key else ""
         ring = f' style="stroke:{node.ring};stroke-width:3"' if node.ring else ""
         boxes.append(
             f'<g class="node" data-node="{index}" data-parent="{parent}"{key}><title>{escape(node.title)}</title>'
-            f'<rect x="{x[index] - halves[index]:.0f}" y="{y[index] - tall:.0f}" width="{2 * halves[index]:.0f}" '
-            f'height="{2 * tall}" rx="{5 if sideways else RADIUS}"{ring} fill="{node.colour}"/>'
-            f'<text x="{x[index]:.0f}" y="{y[index] + 4:.0f}" fill="{on(node.colour)}">{escape(node.label)}</text></g>')
+            f'<rect x="{left}" y="{top}" width="{2 * halves[index]}" height="{2 * tall}" '
+            f'rx="{5 if sideways else RADIUS}"{ring} fill="{node.colour}"/>'
+            f'<text x="{x[index]}" y="{y[index] + 4}" fill="{on(node.colour)}">{escape(node.label)}</text></g>')
     return (f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" width="{scale * width:.0f}" '
             f'height="{scale * height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" text-anchor="middle" '
             f'font-family="DejaVu Sans Mono,Menlo,monospace" font-size="{13 if sideways else 11}">'
@@ -122,8 +122,8 @@ def frames(parts: Mapping[str, str], *, label: str, hint: str, first: int = 0) -
 
 
 def mask_svg(tree: Tree, prefix: int = 0, node: int | None = None) -> str:
-    """The mask of a tree's forward pass: a row for each node, filled where it attends, and its position id after
-    `prefix` committed tokens; of `node`, if given, in full colour alone.
+    """The mask of a tree's forward pass, a row for each node, with its position id after `prefix` tokens; without a
+    `node` all rows have their full colour, else its row alone.
     """
     cell = max(3, min(16, 420 // tree.size))
     rows = []
@@ -232,6 +232,6 @@ def _draw(tree: Tree, axis: Axes, colour: str, weights: Sequence[float]) -> None
 
 
 def describe(tree: Tree) -> str:
-    """A tree's form in words: nodes, depth, leaves."""
+    """A tree's size in words."""
     nodes, leaves = tree.budget, len(tree.leaves)
     return f"{nodes} node{'s' * (nodes != 1)}, depth {tree.max_depth}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from itertools import accumulate
 from operator import mul
@@ -12,7 +11,6 @@ import numpy as np
 from lib.trees.growth import BestFirst, grow, whole_number
 from lib.trees.tree import NO_PARENT, ROOT, Tree
 
-ENDLESS = sys.maxsize
 MOST_NODES = 1 << 16  # far more than one forward pass can verify; a typed "kary:9,9" must not fill the memory
 
 
@@ -22,8 +20,8 @@ def chain(length: int) -> Tree:
 
 
 def star(count: int) -> Tree:
-    """`count` candidates for the next token and nothing below them: width without depth, the opposite of a chain."""
-    return level_order(count, then=ENDLESS)
+    """`count` candidates for the next token and nothing below them."""
+    return level_order(count, then=MOST_NODES)
 
 
 def independent(count: int, length: int) -> Tree:
@@ -138,13 +136,10 @@ def reach(tree: Tree, acceptance) -> np.ndarray:
     acceptance: float[R] by rank, or float[D, R] by depth and rank; deeper nodes and higher ranks are never accepted.
     The model assumes that each step's acceptance is independent of the path (Sequoia, Prop. 3.4).
     """
-    acceptance = _probabilities(acceptance, tree.max_depth)
-    depths, ranks = acceptance.shape
+    steps = np.pad(_probabilities(acceptance, tree.max_depth), ((0, tree.max_depth), (0, tree.rank.max() + 1)))
     reach = np.ones(tree.size)
     for node in range(1, tree.size):
-        depth, rank = tree.depth[node], tree.rank[node]
-        step = acceptance[depth - 1, rank] if depth <= depths and rank < ranks else 0.0
-        reach[node] = reach[tree.parents[node]] * step
+        reach[node] = reach[tree.parents[node]] * steps[tree.depth[node] - 1, tree.rank[node]]
     return reach
 
 

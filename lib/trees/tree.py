@@ -80,11 +80,6 @@ class Tree:
         return int(self.depth.max())
 
     @cached_property
-    def last_rank(self) -> int:
-        """The largest rank of a node: the drafter has to give one more candidate than this."""
-        return int(self.rank.max())
-
-    @cached_property
     def mask(self) -> np.ndarray:
         """bool[m, m]: row i is true at the nodes that node i attends to: itself and its ancestors."""
         mask = np.eye(self.size, dtype=bool)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.attention.backends import refusal
-from lib.attention.masks import SharedMask, packed_bits
+from lib.attention.masks import packed_bits
 from lib.attention.operator import tree_attention
 
 @pytest.mark.optional
@@ -46,13 +46,6 @@ def test_packed_bits_are_the_mask():
     assert words.shape == (5, 3) and words.dtype == torch.int32
     key = torch.arange(70)
     assert torch.equal(((words[:, key // 32] >> (key % 32)) & 1).bool(), visible)
-
-
-def test_layers_that_share_a_mask_make_its_bits_and_the_lengths_once():
-    shared, device = SharedMask(torch.ones(3, 3, dtype=torch.bool).tril()), torch.device("cpu")
-    assert shared.words(device) is shared.words(device)
-    assert shared.lengths([5, 7], device) is shared.lengths([5, 7], device)
-    assert shared.lengths([5, 8], device).tolist() == [5, 8]
 
 
 @pytest.mark.optional

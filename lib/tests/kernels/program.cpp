@@ -1,7 +1,7 @@
 // Compares the kernels with plain loops in double (`plain.h`), without Python. It prints a line for each group of
 // checks and ends with 1 at the first difference.
 //
-// `test_program.py` runs it for this processor. In this folder, these commands run it for ARM on any processor (add
+// `test_native.py` runs it for this processor. In this folder, these commands run it for ARM on any processor (add
 // -march=armv8.2-a+bf16 for ARM's bfloat16 products), and with sanitizers (or with -fsanitize=thread):
 //
 //   sources="program.cpp ../../kernels/blocks.cpp ../../kernels/onepass.cpp"

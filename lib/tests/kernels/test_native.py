@@ -2,7 +2,9 @@
 
 import math
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from lib.forward.packed import rounded
 from lib.kernels import build, panels, products
+from lib.lab import processor
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number
@@ -139,3 +142,15 @@ def test_a_child_process_and_other_threads_compute_the_same():
     assert os.waitpid(child, 0)[1] == 0
     with ThreadPoolExecutor(4) as pool:
         assert all(ours == whole for ours in pool.map(lambda _: run(x).numpy().tobytes(), range(40)))
+
+
+def test_the_kernels_agree_with_plain_loops(tmp_path):
+    """`program.cpp`, whose first lines say how to run it for other processors."""
+    library = Path(build.library()._name)
+    program = tmp_path / "program"
+    options = *build.OPTIONS, *build.instructions(processor.flags())
+    source = Path(__file__).with_name("program.cpp")
+    subprocess.run([build.compiler(), *options, "-o", program, source, library], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=120,
+                          env=os.environ | {"DYLD_LIBRARY_PATH": str(library.parent)})  # macOS searches there
+    assert done.returncode == 0, done.stdout + done.stderr

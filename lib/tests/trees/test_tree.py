@@ -1,4 +1,4 @@
-"""A tree against the plainest definition of each of its parts, and its refusals."""
+"""A tree against the plainest definition of each of its parts; its refusals; the positions of drawn nodes."""
 
 import copy
 import pickle
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.trees import NO_PARENT, ROOT, Tree
+from lib.trees import NO_PARENT, ROOT, Tree, named
+from lib.trees.picture import positions
 
 
 @st.composite
@@ -104,3 +105,25 @@ def test_what_is_no_tree_is_named(parents, rank, message):
 def test_choices_that_are_no_tree_are_named(choices, message):
     with pytest.raises(ValueError, match=message):
         Tree.from_choices(choices)
+
+
+@settings(deadline=None, max_examples=150)
+@given(drawn_trees())
+def test_nodes_keep_apart_siblings_keep_order_and_parents_stand_midway(tree):
+    across = positions(tree)
+    assert across.min() == 0
+    for depth in range(tree.max_depth + 1):
+        level = np.sort(across[tree.depth == depth])
+        assert (np.diff(level) >= 1 - 1e-9).all()
+    for node in range(tree.size):
+        children = across[list(tree.children(node))]
+        assert (np.diff(children) > 0).all()
+        if len(children):
+            assert across[node] == pytest.approx((children[0] + children[-1]) / 2)
+
+
+@pytest.mark.parametrize(("tree", "width"), [
+    ("chain:5", 0), ("star:5", 4), ("kary:2,3", 7), ("independent:4x8", 3), ("comb:3@6", 3),
+])
+def test_known_shapes_are_as_narrow_as_they_can_be(tree, width):
+    assert positions(named(tree)).max() == pytest.approx(width)

@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from functools import cache, partial
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -58,9 +59,6 @@ def law(rule, pair, tree, proposal):
 
 def distance(rule, pair, tree, proposal):
     return proof.distance(law(rule, pair, tree, proposal), pair[0], tree.max_depth + 1)
-
-
-# ------------------------------------------------------------------------------------------------------ lossless rules
 
 
 def cases(rule: str, kind: str):
@@ -136,9 +134,6 @@ def test_the_example_that_block_verification_was_introduced_with(rule, accepted)
     assert found.accepted_length == pytest.approx(accepted, abs=EXACT)
 
 
-# --------------------------------------------------------------------------------------------------------- lossy rules
-
-
 @pytest.mark.parametrize("rule", LOSSY)
 def test_the_error_of_a_lossy_rule_is_found(rule):
     assert max(distance(rule, random_pair(seed), shapes.chain(2), "iid") for seed in range(10)) > 0.05
@@ -157,9 +152,6 @@ def test_threshold_that_no_token_reaches_is_naive_sampling():
         rule = partial(threshold, single=1.1)
         found = law(rule, random_pair(seed), shapes.expansion([2, 1]), "top_k")
         assert proof.distance(found, random_pair(seed)[0], 3) < EXACT
-
-
-# -------------------------------------------------------------------------------------------------------- planted bugs
 
 
 def sequoia(draft, target, draws, *, number_per="child", zeroed=True, updated=True, at_leaf=lambda p: p):
@@ -182,10 +174,6 @@ def sequoia(draft, target, draws, *, number_per="child", zeroed=True, updated=Tr
     return accepted, draws.categorical(at_leaf(target[node]))
 
 
-def merged_without_counts(draft, target, draws):
-    return multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs), target, draws)
-
-
 def pruned(draft, target, draws):
     """An unlikely sample is dropped after it was drawn."""
     if draft.probs[0][draft.tokens[1]] > 0.5:
@@ -201,7 +189,8 @@ BUGS = {
     "p not updated after a rejection": (partial(sequoia, updated=False), "without_replacement"),
     "a bonus token from the target before warping": (
         partial(sequoia, at_leaf=lambda p: p**0.5 / (p**0.5).sum()), "without_replacement"),
-    "repeats merged without their count": (merged_without_counts, "iid"),
+    "repeats merged without their count": (
+        lambda draft, *round: multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs), *round), "iid"),
     "a tree pruned by the samples": (pruned, "iid"),
 }
 CORRECT = {"without replacement": (sequoia, "without_replacement"), "distinct ones of independent": (sequoia, "iid")}
@@ -214,9 +203,6 @@ def test_a_planted_bug_is_found_and_the_same_code_without_it_passes(name):
     largest = max(proof.distance(proof.law(run, *random_pair(seed), named(tree), proposal), random_pair(seed)[0], 3)
                   for seed in range(12) for tree in ("star:2", "star:3", "chain:2", "expansion:2,1"))
     assert largest > VISIBLE if name in BUGS else largest < EXACT
-
-
-# ------------------------------------------------------------------------------------------ samples of several drafters
 
 
 def merged_distance(rule, seed, shape):
@@ -260,9 +246,6 @@ def test_chosen_children_are_no_samples_to_merge_and_only_some_rules_take_merged
         verify("k_seq", merge_samples([sample, sample]), torch.full((2, 3), 1 / 3), GeneratorDraws(None))
 
 
-# -------------------------------------------------------------------------------------- rules and drafters that sample
-
-
 @pytest.mark.parametrize("rule, proposal", CASES)
 def test_rounds_with_a_generator_have_the_enumerated_law(rule, proposal):
     """By a G-test of SAMPLES rounds."""
@@ -276,33 +259,22 @@ def test_rounds_with_a_generator_have_the_enumerated_law(rule, proposal):
     assert g_test(emitted, law(rule, pair, tree, proposal).emitted)["p_value"] > LEVEL
 
 
-class Decided:
-    """Forks whose tokens are decided when they are drawn."""
-
-    def __init__(self, draws):
-        self.draws = draws
-
-    def categorical(self, probs):
-        return int(self.draws.categorical(probs))
-
-
 @pytest.mark.parametrize("proposal", ["iid", "without_replacement"])
 def test_drafters_sample_siblings_as_the_enumeration_does(proposal):
     """The drafters' own sampling, enumerated, has the law of the drafts on which rules are proved."""
     for seed in range(6):
         q, sampler = random_pair(seed)[1](()), filling.SAMPLERS[proposal]
-        sampled = law_by_forks(lambda draws: tuple((token, count) for _, token, count in sampler(q, 3, Decided(draws))))
+        sampled = law_by_forks(lambda draws: tuple((token, count) for _, token, count in sampler(
+            q, 3, SimpleNamespace(categorical=lambda probs: int(draws.categorical(probs))))))
         proved = {tuple(zip(draft.tokens[1:].tolist(), draft.times_drawn()[1:])): chance
                   for chance, draft in proof.drafts(lambda path: q, shapes.star(3), proposal)}
         assert sampled == pytest.approx(proved, abs=EXACT)
 
 
-# ----------------------------------------------------------------------------------------------------- the enumeration
-
-
 def test_repeats_are_one_node_with_their_count():
-    drafts = list(proof.drafts(constant(1, 1), shapes.star(2), "iid"))
-    assert {key(draft): chance for chance, draft in drafts} == {
+    drafts = proof.drafts(constant(1, 1), shapes.star(2), "iid")
+    assert {(tuple(draft.tree.parents.tolist()), tuple(draft.token_list), tuple(draft.times_drawn())): chance
+            for chance, draft in drafts} == {
         ((-1, 0), (0, 0), (1, 2)): 0.25, ((-1, 0), (0, 1), (1, 2)): 0.25,
         ((-1, 0, 0), (0, 0, 1), (1, 1, 1)): 0.25, ((-1, 0, 0), (0, 1, 0), (1, 1, 1)): 0.25}
 
@@ -333,10 +305,6 @@ def test_joint_law_and_distance():
     language = constant(1, 3)
     assert proof.joint(language, 2).tolist() == [[1 / 16, 3 / 16], [3 / 16, 9 / 16]]
     assert proof.distance(proof.Law({(0,): 0.55, (1,): 0.45}, 0.0), language, 1) == pytest.approx(0.3)
-
-
-def key(draft):
-    return tuple(draft.tree.parents.tolist()), tuple(draft.tokens.tolist()), tuple(draft.times_drawn())
 
 
 def law_by_forks(function):

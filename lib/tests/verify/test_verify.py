@@ -32,9 +32,6 @@ class Listed:
 SEEDED = GeneratorDraws(torch.Generator().manual_seed(0))
 
 
-# ----------------------------------------------------------------------------------------------------------- rules
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 60), st.integers(2, 9), st.integers(0, 10_000))
 def test_the_scale_of_k_seq_solves_its_equation_from_above(vocabulary, k, seed):
@@ -115,9 +112,6 @@ def test_a_draft_that_does_not_fit_is_refused(changed, message):
                   probs=torch.zeros(3, 5))
     with pytest.raises(ValueError, match=message):
         Draft(**fields | changed)
-
-
-# ------------------------------------------------------------------------------------------------ warping, drawing
 
 
 @settings(deadline=None, max_examples=30)
