@@ -149,9 +149,8 @@ class Costs:
 
     def __post_init__(self):
         object.__setattr__(self, "target", tuple(self.target))  # from JSON it is a list
-        steps = np.diff(self.target)
-        finite = np.isfinite([*self.target, self.draft]).all()
-        if len(self.target) < 2 or not finite or min(self.target) <= 0 or (steps < 0).any() or self.draft < 0:
+        finite, falls = np.isfinite([*self.target, self.draft]).all(), (np.diff(self.target) < 0).any()
+        if len(self.target) < 2 or not finite or falls or min(self.target) <= 0 or self.draft < 0:
             raise ValueError(f"costs target {self.target[:4]}... and draft {self.draft}: give positive times for 0, 1, "
                              "2, ... draft nodes that do not decrease (take their running maximum), and a draft >= 0")
 

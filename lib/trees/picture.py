@@ -29,10 +29,8 @@ STYLE = (".tree .note{font-size:10px;fill:#555}.tree rect{stroke:#fff}"
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a drawn tree.
-
-    colour, ring: as "#rrggbb", of the node and of a ring around it. title: shown where the pointer rests. note: on the
-    line from its parent. key: its name in all frames of a page.
+    """A node of a drawn tree: its colour and its ring's as "#rrggbb", its title (shown where the pointer rests), a note
+    on the line from its parent, and its key, which names it in all frames of a page.
     """
 
     label: str
@@ -233,5 +231,4 @@ def _draw(tree: Tree, axis: Axes, colour: str, weights: Sequence[float]) -> None
 
 def describe(tree: Tree) -> str:
     """A tree's size in words."""
-    nodes, leaves = tree.budget, len(tree.leaves)
-    return f"{nodes} node{'s' * (nodes != 1)}, depth {tree.max_depth}, {leaves} {'leaf' if leaves == 1 else 'leaves'}"
+    return f"budget {tree.budget}, depth {tree.max_depth}, leaves {len(tree.leaves)}"

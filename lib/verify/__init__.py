@@ -1,7 +1,7 @@
-"""Verification rules: draft, warped target probabilities and random draws in; accepted path and bonus token out.
+"""Verification rules: a draft, target probabilities and random draws in; accepted path and bonus token out.
 
-Start at `rules` (every rule as its paper states it, the registry and `verify`) and `draft` (the input of a rule).
-`warping` makes the target's distribution at a temperature, `proof` checks the rules by enumeration.
+Start at `rules` (each as its paper states it, and `verify`) and `draft` (their input). `warping` makes the target's
+distribution at a temperature, `proof` enumerates what rules emit.
 """
 
 from lib.verify.draft import Draft, Draws, GeneratorDraws

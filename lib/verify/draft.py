@@ -150,7 +150,7 @@ class GeneratorDraws:
     def uniform(self) -> float:
         """A float64 in [0, 1)."""
         if not self._ahead:
-            device = self.generator.device if self.generator is not None else "cpu"
+            device = getattr(self.generator, "device", "cpu")
             self._ahead = torch.rand(AHEAD, dtype=torch.float64, generator=self.generator, device=device).tolist()
         return self._ahead.pop()
 

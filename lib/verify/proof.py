@@ -1,8 +1,7 @@
 """Proofs of verification rules by enumeration: every draft and every decision of a round, with its probability.
 
-The enumerated function is the one that decodes: its `draws` fork here instead of drawing. A language is a function
-from a path, the tuple of tokens after the root, to the distribution float64[V] of the next token. Start at `law` (the
-exact law of a round) and `distance`; `HARD` and `random_pair` have languages of a few tokens.
+The enumerated function is the one that decodes: its `draws` fork instead of drawing. A language is a function from a
+path, the tuple of tokens after the root, to the distribution float64[V] of the next. Start at `law` and `distance`.
 """
 
 from __future__ import annotations

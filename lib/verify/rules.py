@@ -165,10 +165,7 @@ def conservative(draft: Draft, target_probs: Tensor, draws: Draws) -> Outcome:
 
 
 def threshold(draft: Draft, target_probs: Tensor, draws: Draws, *, single: float = 0.3, total: float = 1.0) -> Outcome:
-    """Naive sampling with SGLang's speculative_accept_threshold_single and speculative_accept_threshold_acc.
-
-    With single > 1 and total = 1 the law is that of naive sampling.
-    """
+    """Naive sampling with SGLang's speculative_accept_threshold_single and speculative_accept_threshold_acc."""
     def decide(node, p):
         children, number, mass = draft.tree.children(node), draws.uniform(), 0.0  # one U for all siblings
         for child in children:

@@ -37,11 +37,8 @@ def error(ours, truth):
        threads=st.sampled_from([1, 2, 3, 7, 64]), seed=st.integers(0, 999))
 def test_any_number_of_rows_keys_and_threads(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, threads,
                                              seed):
-    """Rows that fill no vector, keys that fill no tile, more rows than an item takes, splits over the keys.
-
-    Up to twelve rows lie four to a vector where the values' heads allow it; one of them more, sixteen. Values have
-    enough numbers: a mean of random values can be nearly nothing in few, and any rounding large beside it. Sinks need
-    the log-sum-exp.
+    """Rows that fill no vector, keys that fill no tile, more rows than an item takes, splits over the keys; sinks need
+    the log-sum-exp. In few values a mean may be nearly nothing, and any rounding large beside it.
     """
     generator = torch.Generator().manual_seed(seed)
     *inputs, mask = problem(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, generator)

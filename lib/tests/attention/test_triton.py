@@ -1,8 +1,4 @@
-"""The CUDA kernel, run without a GPU by Triton's interpreter; and why it is refused elsewhere.
-
-The interpreter is slow, so shapes are small and examples few; it cannot multiply bfloat16. What it cannot tell, whether
-the compiler takes the kernel and how much of a processor it needs, is asked of the compiler, which needs no GPU either.
-"""
+"""The CUDA kernel without a GPU: by Triton's interpreter, which cannot multiply bfloat16, and by its compiler."""
 
 import json
 import os

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.trees import NO_PARENT, ROOT, Tree, named
+from lib.trees import NO_PARENT, Tree, named
 from lib.trees.picture import positions
 
 
@@ -62,17 +62,10 @@ def test_choices_name_the_tree_whatever_their_order_and_children_stand_by_rank(t
         assert twin == tree and hash(twin) == hash(tree)
 
 
-def test_a_root_alone_is_a_tree_with_one_leaf():
-    tree = Tree([NO_PARENT])
-    assert (tree.budget, tree.max_depth, tree.leaves.tolist()) == (0, 0, [ROOT])
-    assert tree.paths() == [(ROOT,)] and tree.choices() == []
-    assert tree == Tree.from_choices([])
-    assert tree != Tree([NO_PARENT, 0]) and tree != "tree" and Tree([-1, 0, 0], [0, 0, 2]) != Tree([-1, 0, 0])
-
-
-def test_nothing_can_be_changed():
+def test_a_tree_is_its_parents_and_ranks_which_nothing_can_change():
     parents = np.array([-1, 0, 0])
     tree = Tree(parents)
+    assert tree != "tree" and tree != Tree([-1, 0, 1]) and tree != Tree([-1, 0, 0], [0, 0, 2])
     parents[2] = 1
     assert tree.parents.tolist() == [-1, 0, 0], "the tree keeps its own copy"
     for array in (tree.parents, tree.rank, tree.depth, tree.mask, tree.leaves):

@@ -24,7 +24,7 @@ VISIBLE = 1e-3  # the smallest distance that counts as an error; errors found ar
 ROUNDING = 1e-6  # of float32
 SMALL = ["chain:1", "star:2", "star:3", "chain:2", "expansion:2,1", "comb:2@4"]
 LARGE = ["chain:3", "kary:2,2", "expansion:1,2,1", "expansion:2,1,1", "comb:3@6"]
-ODD = {"uneven": Tree([-1, 0, 0, 2, 2, 3]), "gaps": Tree([-1, 0, 0, 1], rank=[0, 0, 2, 1]),
+ODD = {"root alone": Tree([-1]), "uneven": Tree([-1, 0, 0, 2, 2, 3]), "gaps": Tree([-1, 0, 0, 1], rank=[0, 0, 2, 1]),
        "out of order": Tree([-1, 0, 0, 1, 2], rank=[0, 1, 0, 0, 0])}
 CASES = [(rule.name, proposal) for rule in RULES.values() if rule.sampled for proposal in sorted(rule.proposals)]
 LOSSLESS = [(rule, proposal) for rule, proposal in CASES if RULES[rule].lossless]

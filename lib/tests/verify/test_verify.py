@@ -55,14 +55,6 @@ def test_greedy_follows_the_best_token_and_takes_logits_too():
     assert verify("greedy", draft, logits, GeneratorDraws(None)) == ([1], 1)
 
 
-def test_a_root_alone_is_plain_decoding():
-    p = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64)
-    for name, rule in RULES.items():
-        for proposal in rule.proposals:
-            draft = Draft(Tree([-1]), torch.tensor([0]), proposal, torch.zeros(1, 3))
-            assert verify(name, draft, p, Listed(0.6, 0.6)) == ([], 1)
-
-
 def test_lossy_rules_by_hand():
     tree = Tree([-1, 0, 0, 1, 2])  # tokens 0 and 1 after the root, 2 after each
     draft = Draft(tree, torch.tensor([0, 0, 1, 2, 2]), "top_k", torch.tensor([[0.6, 0.4, 0.0]] + [[0.0, 0.5, 0.5]] * 4))
