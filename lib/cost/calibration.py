@@ -17,9 +17,8 @@ from lib.cost.round_cost import PLAIN, Curve, before_steps
 from lib.decoding import loop
 from lib.decoding.checks import checkable
 from lib.decoding.records import Generation, Hooks, Round
-from lib.drafters.drafter import Drafter, NoDrafter, levels_of
+from lib.drafters.drafter import Drafter, NoDrafter, Wrapper, first_levels
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.wrapper import Wrapper
 from lib.lab.timing import LEAST_REPEATS
 from lib.trees import named, shapes as static
 from lib.trees.growth import Growth
@@ -133,10 +132,7 @@ class InTurns(Wrapper):
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         """The inner drafter's drafts of the next shape."""
-        turn = next(self.turns)
-        if turn.max_depth > shape.max_depth:
-            turn = levels_of(turn, shape.max_depth)[0] if isinstance(turn, Tree) else turn.at_most(shape.max_depth)
-        return self.drafter.propose(turn, draws)
+        return self.drafter.propose(first_levels(next(self.turns), shape.max_depth), draws)
 
 
 class _Calls:

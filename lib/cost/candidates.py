@@ -22,7 +22,7 @@ from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.heads.files import NGRAMS
-from lib.drafters.registry import advised, heads_for, make, needs_draft_model
+from lib.drafters.registry import DRAFT_MODEL, advised, heads_for, make, needs
 from lib.lab import stats
 from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
@@ -154,7 +154,7 @@ def entrants(pairs: Sequence, specs: Sequence[str] = ()) -> list[Entrant]:
     """
     competing = []
     for spec in dict.fromkeys(specs or possible(pairs[0])):
-        able = list(pairs) if needs_draft_model(spec) else [pairs[0]]
+        able = list(pairs) if DRAFT_MODEL in needs(spec) else [pairs[0]]
         competing += [Entrant(spec if len(able) == 1 else f"{spec} ({pair.drafter_name})", spec, pair, make(spec, pair))
                       for pair in able]
     return competing
@@ -174,10 +174,10 @@ def possible(pair) -> list[str]:
     over the target's most frequent tokens where a list of them ships.
     """
     names, heads = advised(pair), heads_for(pair.target_name)
-    specs = [name for name in names if not needs_draft_model(name)]
+    specs = [name for name in names if DRAFT_MODEL not in needs(name)]
     specs += heads + [f"combined:behind={name}" for name in heads if name != NGRAMS]  # which look up themselves
     known = f":vocabulary={vocabulary.REDUCED}" if vocabulary.ships(pair.target_name) else ""
-    return specs + [name + known for name in names if needs_draft_model(name)]
+    return specs + [name + known for name in names if DRAFT_MODEL in needs(name)]
 
 
 def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest: int) -> Recorded:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lib.attention.registration import check_attention, takes_chains
-from lib.drafters.drafter import Drafter, levels_of
+from lib.drafters.drafter import Drafter
 from lib.trees.growth import Growth
 from lib.trees.names import CHAIN, form_of
 from lib.trees.tree import Tree
@@ -119,10 +119,3 @@ def checkable(target, names: Sequence[str]) -> list[str]:
     if not takes_chains(target.config):
         return list(names)
     return [name for name in names if form_of(name) == CHAIN] or [SHORT_CHAIN][: len(names)]
-
-
-def first_levels(shape: Tree | Growth, most: float) -> Tree | Growth:
-    """The shape, or where it is deeper its first `most` levels."""
-    if shape.max_depth <= most:
-        return shape
-    return levels_of(shape, most)[0] if isinstance(shape, Tree) else shape.at_most(most)

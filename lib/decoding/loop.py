@@ -12,10 +12,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from lib.attention.registration import takes_chains
-from lib.decoding.checks import DEEPEST, check, first_levels, token_set, unpadded
+from lib.decoding.checks import DEEPEST, check, token_set, unpadded
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
-from lib.drafters.drafter import ROOT_ALONE, Drafter, NoDrafter, alone, refuse_nan
-from lib.drafters.wrapper import FirstBranch
+from lib.drafters.drafter import ROOT_ALONE, Drafter, FirstBranch, NoDrafter, first_levels, merge, refuse_nan
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
 from lib.lab.timing import clocked
@@ -171,8 +170,8 @@ class _Loop:
         refuse_nan(outputs.logits, self.forward.model)
         self.cache, self.calls = outputs.cache, 1
         # the first roots: the target's next token after each prompt
-        no_drafts = alone([0] * len(prompts))
-        decisions = self.decider.decide(self.alive, self.written, no_drafts, outputs.logits[:, None])
+        roots_alone = [merge(0, ())] * len(prompts)
+        decisions = self.decider.decide(self.alive, self.written, roots_alone, outputs.logits[:, None])
         roots = [root for _, root in decisions]
         self.drafter.start(prompts)
         self.drafter.commit([[] for _ in roots], roots, outputs)

@@ -4,12 +4,12 @@ from itertools import accumulate
 from statistics import fmean
 from typing import Any, Sequence
 
+import numpy as np
 from torch import Tensor
 
-from lib.drafters.drafter import Drafter, added_tokens, levels_of
+from lib.drafters.drafter import Drafter, Wrapper, added_tokens, first_levels, static
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.vocabulary import drafting
-from lib.drafters.wrapper import Wrapper
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
@@ -37,7 +37,6 @@ class History(Policy):
     start = 4, ()
 
     def after(self, state: tuple, drafted: int, accepted: int, tokens: Sequence[int]) -> tuple:
-        """Adds the round's rate; a round without a draft has none."""
         if not drafted:
             return state
         depth, rates = state
@@ -46,7 +45,6 @@ class History(Policy):
         return min(8, max(2, depth + (mean > 0.8) - (mean < 0.5))), rates
 
     def depths(self, states: Sequence[tuple]) -> list[int]:
-        """Each row's number."""
         return [depth for depth, _ in states]
 
 
@@ -60,7 +58,6 @@ class Complexity(Policy):
     start = ()
 
     def after(self, state: tuple, drafted: int, accepted: int, tokens: Sequence[int]) -> tuple:
-        """Adds the round's tokens."""
         return *state, *tokens
 
     def step(self, text: tuple) -> int:
@@ -70,11 +67,9 @@ class Complexity(Policy):
         return (complexity >= 0.3) + (complexity >= 0.7)
 
     def depths(self, states: Sequence[tuple]) -> list[int]:
-        """By each row's text."""
         return [(8, 5, 3)[self.step(state)] for state in states]
 
     def drafter(self, states: Sequence[tuple], count: int) -> int:
-        """By the most complex row."""
         return min(count - 1, max(map(self.step, states)))
 
 
@@ -97,7 +92,6 @@ class WhereItPays(Policy):
         self.costs = costs
 
     def after(self, state: tuple, drafted: int, accepted: int, tokens: Sequence[int]) -> tuple:
-        """Adds this round to the earlier ones, whose weight decreases."""
         if not drafted:
             return 0.95 * state[0], 0.95 * state[1], False
         whole = accepted == drafted
@@ -136,32 +130,25 @@ class AdaptiveDrafter(Wrapper):
         self.policy = policy
 
     @classmethod
-    def of(cls, pair, *, policy: str = "history", models: Sequence = (),
-           vocabulary: int | Tensor | None = None) -> "AdaptiveDrafter":
-        """The pair's draft model, or these models, under a policy of `POLICIES`; vocabulary: see `drafting`."""
+    def of(cls, pair, *, policy: str = "history", models: Sequence = ()) -> "AdaptiveDrafter":
+        """The pair's draft model, or these models, under a policy of `POLICIES`."""
         if policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")
-        drafters = [LanguageModelDrafter(drafting(model, pair, vocabulary)) for model in models or [pair.draft_model]]
-        return cls(*drafters, policy=POLICIES[policy]())
+        models = [drafting(model, pair, None) for model in models or [pair.draft_model]]
+        return cls(*map(LanguageModelDrafter, models), policy=POLICIES[policy]())
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Starts all drafters on the prompts int64[T], and the policy."""
         super().start(prompts)
         self.states = [self.policy.after(self.policy.start, 0, 0, prompt.tolist()) for prompt in prompts]
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """For each row the first levels of the shape."""
-        if not isinstance(shape, Tree):
-            raise ValueError(f"{shape.name!r} decides itself how deep to draft, as the policy does; give a static "
-                             "shape, or the rule to the inner drafter")
         depths = self.policy.depths(self.states)
         chosen = self.drafters[self.policy.drafter(self.states, len(self.drafters))]
-        proposed = chosen.propose(levels_of(shape, max(depths))[0], draws)
-        self.drafts = [first_levels(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]
+        proposed = chosen.propose(first_levels(static(shape), max(depths)), draws)
+        self.drafts = [cut(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]
         return self.drafts
 
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
-               drafts: Sequence[Draft] | None = None) -> None:
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None, drafts=None) -> None:
         """As `Drafter.commit`; the policy learns the acceptance of rounds of the drafter's own drafts alone."""
         super().commit(accepted, bonus, target_outputs, drafts)
         for row, tokens in enumerate(added_tokens(drafts or self.drafts, accepted, bonus)):
@@ -169,11 +156,11 @@ class AdaptiveDrafter(Wrapper):
             self.states[row] = self.policy.after(self.states[row], drafted, len(accepted[row]), tokens)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows and their states."""
         super().select(rows)
         self.states = [self.states[row] for row in rows]
 
 
-def first_levels(draft: Draft, depth: int) -> Draft:
+def cut(draft: Draft, depth: int) -> Draft:
     """The draft down to a depth."""
-    return draft if draft.tree.max_depth <= depth else draft.part(*levels_of(draft.tree, depth))
+    nodes = np.flatnonzero(draft.tree.depth <= depth).tolist()
+    return draft.part(first_levels(draft.tree, depth), nodes)

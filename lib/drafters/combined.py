@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from lib.drafters.drafter import LIVE, Drafter, Traits
+from lib.drafters.drafter import LIVE, Drafter, Traits, Wrapper
 from lib.drafters.registry import make
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
-from lib.drafters.wrapper import Wrapper
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
@@ -24,13 +23,11 @@ class CombinedDrafter(Wrapper):
         self.lookup, self.enough = lookup, enough
 
     @classmethod
-    def of(cls, pair, *, behind: str = "model", enough: int = 4, shortest: int = 1,
-           vocabulary: int | Tensor | None = None, folder=None) -> "CombinedDrafter":
-        """Look-up from `shortest` tokens on, and a drafter of the kind `behind`, with its own options vocabulary or
-        folder where it takes them.
-        """
-        options = {name: value for name, value in (("vocabulary", vocabulary), ("folder", folder)) if value is not None}
-        return cls(SuffixAutomatonDrafter(shortest), make(behind, pair, **options), enough)
+    def of(cls, pair, *, enough: int = 4, behind: str = "model",
+           vocabulary: int | Tensor | None = None) -> "CombinedDrafter":
+        """Look-up, and a drafter of the kind `behind`; vocabulary: that of a draft model."""
+        options = {} if vocabulary is None else {"vocabulary": vocabulary}
+        return cls(SuffixAutomatonDrafter(), make(behind, pair, options), enough)
 
     @property
     def traits(self) -> Traits:
@@ -39,10 +36,9 @@ class CombinedDrafter(Wrapper):
         return replace(traits, one_pass=other.one_pass, replay=LIVE if other.replay == LIVE else traits.replay)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """For each row the look-up's draft or the other drafter's."""
         matches = self.lookup.propose(shape, draws)
-        long = [length >= self.enough and draft.tree.budget > 0
-                for length, draft in zip(self.lookup.matched(), matches)]
+        long = [text.matched() >= self.enough and draft.tree.budget > 0
+                for text, draft in zip(self.lookup.texts, matches)]
         calls = self.drafter.calls
         others = matches if all(long) else self.drafter.propose(shape, draws)
         levels = self.drafter.levels or [self.drafter.calls - calls] * len(long)

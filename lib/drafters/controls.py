@@ -1,13 +1,13 @@
 """Controls: drafters of random tokens, of excerpts of text, and one that knows the target's continuation."""
 
 import random
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import Drafter, static
-from lib.trees.tree import ROOT, Tree
+from lib.drafters.drafter import Drafter, favourites, static
+from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
 
@@ -24,25 +24,20 @@ class RandomDrafter(Drafter):
         return cls(pair.target.config.get_text_config().vocab_size, generator)
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """Tokens after each root."""
         return [Draft(shape, self._tokens(static(shape), root), "top_k") for root in self.roots]
 
     def _tokens(self, shape: Tree, root: int) -> Tensor:
         tokens = torch.full((shape.size,), root)
         for node in range(shape.size):
-            children = list(shape.children(node))
-            tokens[children] = self._distinct(len(children))
+            children = shape.children(node)
+            tokens[list(children)] = torch.tensor(self.random.sample(range(self.vocabulary), len(children))).long()
         return tokens
-
-    def _distinct(self, count: int) -> Tensor:
-        if count > self.vocabulary:
-            raise ValueError(f"a node has {count} children, the vocabulary {self.vocabulary} tokens; give it fewer")
-        return torch.tensor(self.random.sample(range(self.vocabulary), count), dtype=torch.long)
 
 
 class ExcerptDrafter(RandomDrafter):
     """Excerpts of texts from random places, with which costs are timed: a mixture of experts sends random tokens to
-    more of its experts than text. First children go on with their excerpt; the others begin one, and siblings differ.
+    more of its experts than text. First children go on with their excerpt; the others begin one. Siblings that would be
+    equal stay random.
     """
 
     def __init__(self, texts: Sequence[Tensor], vocabulary: int, generator: torch.Generator):
@@ -50,14 +45,14 @@ class ExcerptDrafter(RandomDrafter):
         self.text = torch.cat([text.cpu() for text in texts])
 
     def _tokens(self, shape: Tree, root: int) -> Tensor:
+        tokens = super()._tokens(shape, root)
         positions = torch.randint(len(self.text), (shape.size,), generator=self.generator)
-        tokens = torch.full((shape.size,), root)
         for node in range(shape.size):
             children = list(shape.children(node))
             positions[children[:1]] = (positions[node] + 1) % len(self.text)
-            tokens[children] = self.text[positions[children]]
-            if len(set(tokens[children].tolist())) < len(children):
-                tokens[children] = self._distinct(len(children))
+            excerpts = self.text[positions[children]]
+            if len(excerpts.unique()) == len(children):
+                tokens[children] = excerpts
         return tokens
 
 
@@ -68,42 +63,31 @@ class OracleDrafter(RandomDrafter):
     """
 
     @classmethod
-    def of(cls, pair, *, prompts: Sequence[Tensor], continuations: Sequence[Sequence[int]],
+    def of(cls, pair, *, continuations: Mapping[tuple[int, ...], Sequence[int]],
            generator: torch.Generator) -> "OracleDrafter":
-        """For the vocabulary of the pair's target; continuations: one of each prompt."""
+        """For the vocabulary of the pair's target; continuations: by the tokens of the prompts."""
         drafter = super().of(pair, generator=generator)
-        drafter.continuations = {tuple(prompt.tolist()): list(tokens)
-                                 for prompt, tokens in zip(prompts, continuations, strict=True)}
+        drafter.continuations = continuations
         return drafter
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Looks up the continuations of the prompts. ValueError names those that have none."""
         super().start(prompts)
-        self.ahead = [self.continuations.get(tuple(prompt.tolist())) for prompt in prompts]
-        if missing := [row for row, ahead in enumerate(self.ahead) if ahead is None]:
-            raise ValueError(f"the oracle has no continuation of prompts {missing} of the batch; give it one for each")
+        self.ahead = [self.continuations[tuple(prompt.tolist())] for prompt in prompts]
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        """The continuation on the path of first children, and random tokens off it."""
         drafts = super().propose(shape, draws)
         for draft, ahead in zip(drafts, self.ahead):
-            tokens, node = draft.tokens, ROOT
-            for token in ahead:
-                if not (children := shape.children(node)):
-                    break
-                node = children[0]
-                equal = [child for child in children if tokens[child] == token]
-                tokens[equal] = tokens[node].clone()  # siblings stay distinct
+            tokens = draft.tokens
+            for node, token in zip(favourites(shape)[1:], ahead):
+                siblings = list(shape.children(shape.parents[node]))
+                tokens[siblings] = tokens[siblings].where(tokens[siblings] != token, tokens[node])  # stay distinct
                 tokens[node] = token
         return drafts
 
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
-               drafts: Sequence[Draft] | None = None) -> None:
-        """Drops the kept tokens from the continuations."""
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None, drafts=None) -> None:
         super().commit(accepted, bonus)
         self.ahead = [ahead[len(nodes) + 1 :] for ahead, nodes in zip(self.ahead, accepted)]
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows and their continuations."""
         super().select(rows)
         self.ahead = [self.ahead[row] for row in rows]

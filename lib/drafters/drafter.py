@@ -1,7 +1,8 @@
-"""The base classes of drafters, the drafter that drafts nothing, and drafts from sequences or parts of a shape."""
+"""The base classes of drafters: `Drafter`, those that read the text alone, and those made of other drafters."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import Iterable, Sequence
 
 import numpy as np
@@ -10,72 +11,47 @@ from torch import Tensor
 
 from lib.drafters.text_index import trie
 from lib.trees.growth import Growth
-from lib.trees.tree import NO_PARENT, Tree
+from lib.trees.shapes import chain
+from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 ROOT_ALONE = Tree([NO_PARENT])
 UNKNOWN = -1  # in the place of a token that a drafter does not have
-BY_RANKS, AGAIN, LIVE = "by ranks", "by drafting again", "live alone"  # see `Traits.replay`
+# How a trace of the target's text decides a drafter's rounds: the ranks of the text's tokens among its candidates
+# decide any tree; its drafts depend on the text alone; they depend on more.
+BY_RANKS, AGAIN, LIVE = "by ranks", "by drafting again", "live alone"
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What all drafters of a kind have in common; a row of `registry.DRAFTERS` holds them.
+    """What all drafters of a kind have in common; a row of `registry.DRAFTERS` holds them."""
 
-    replay: how a trace of the target's text decides its rounds, if its children are not samples. BY_RANKS: the ranks of
-        the text's tokens among its candidates decide any tree; AGAIN: its drafts depend on the text alone; LIVE: they
-        depend on more.
-    grows: whether trees can grow by its probabilities.
-    per_depth: whether it has one distribution for each depth ahead, the same for all nodes of that depth.
-    one_pass: whether it drafts all levels in one forward pass, so that deeper trees take no more of them.
-    reads_text: whether it drafts from the text alone, so that logs decide its rounds without the target.
-    control: whether it only bounds the others, and is made anew for each prompt.
-    """
-
-    replay: str = LIVE
-    grows: bool = False
-    per_depth: bool = False
-    one_pass: bool = False
-    reads_text: bool = False
-    control: bool = False
+    replay: str = LIVE  # BY_RANKS, AGAIN or LIVE; of drafts whose children are not samples
+    grows: bool = False  # trees can grow by its probabilities
+    per_depth: bool = False  # it has one distribution for each depth ahead, the same for all nodes of that depth
+    one_pass: bool = False  # it drafts all levels in one forward pass, so that deeper trees take no more of them
+    reads_text: bool = False  # it drafts from the text alone, so that logs decide its rounds without the target
+    control: bool = False  # it only bounds the others, and is made anew for each prompt
 
 
 class Drafter:
     """Proposes a tree of draft tokens for each row of a batch, and learns after each round what the target kept.
 
     The loop calls `start`, `commit` with the first roots, then `propose` and `commit` in each round; `select` where
-    rows have ended. A new drafter has to define `propose` alone, which may draft fewer nodes than the shape has, and
-    refuses growth rules by `static(shape)` if it cannot grow. The other methods keep `roots`, each row's last committed
-    token. Everything else is a member with a default.
-
-    calls: forward passes of the drafter's model since it was made.
-    idle_passes: those that a round takes in which it drafts nothing.
-    levels: forward passes that each row's last draft would have taken alone; None where that is the batch's number.
-    window: positions that its model has; None without a limit.
-    deepest: levels that it can draft; None without a limit.
-    knows: size of the vocabulary that it drafts from; None where that is the target's.
-    wants_hidden_states: whether `commit` reads `target_outputs.hidden_states`, [B, m, H] per layer of the target for
-        the nodes of the verified drafts, and after `start` for the tokens of the prompts, right-padded.
-    with_probs: whether its chosen children carry the distributions that they were chosen from (see `ask_probs`).
-    name_or_path: the folder that its head or tables were read from; empty without one.
+    rows have ended. A new drafter has to define `propose` alone; the other methods keep `roots`, each row's last
+    committed token. A class that needs something of the pair defines `of(pair, *, ...)`, a class method that makes a
+    drafter of it and of options; without it the options are the arguments of the constructor.
     """
 
-    calls: int = 0
-    idle_passes: int = 0
-    levels: list[int] | None = None
-    window: int | None = None
-    deepest: int | None = None
-    knows: int | None = None
-    wants_hidden_states: bool = False
-    with_probs: bool = False
-    name_or_path: str = ""
-
-    @classmethod
-    def of(cls, pair, **options) -> "Drafter":
-        """The drafter for a pair (see `lib.models.load.Pair`). A class that needs something of the pair overrides this,
-        with its options as keywords; without an override they are the arguments of the constructor.
-        """
-        return cls(**options)
+    calls: int = 0  # forward passes of its model since it was made
+    idle_passes: int = 0  # those that a round takes in which it drafts nothing
+    levels: list[int] | None = None  # forward passes that each row's last draft takes alone; None: those of the batch
+    window: int | None = None  # positions that its model has; None without a limit
+    deepest: int | None = None  # levels that it can draft; None without a limit
+    knows: int | None = None  # size of the vocabulary that it drafts from; None where that is the target's
+    wants_hidden_states: bool = False  # whether `commit` reads them
+    with_probs: bool = False  # whether its chosen children carry the distributions that they were chosen from
+    name_or_path: str = ""  # the folder that its head or tables were read from
 
     @classmethod
     def refusal(cls, target) -> str:
@@ -87,8 +63,7 @@ class Drafter:
         """Those of its kind, where they do not depend on its options; a drafter that samples is replayed LIVE."""
         from lib.drafters.registry import DRAFTERS, name_of  # which names all classes
 
-        name = name_of(type(self))
-        traits = DRAFTERS[name].traits if name else Traits()
+        traits = DRAFTERS[name_of(type(self))].traits
         return traits if getattr(self, "proposal", "top_k") == "top_k" else replace(traits, replay=LIVE)
 
     @property
@@ -97,9 +72,7 @@ class Drafter:
         return type(self).read_ahead is not Drafter.read_ahead
 
     def ask_probs(self, needed: bool) -> None:
-        """Whether drafts of chosen children have to carry the drafter's probabilities, if it has some, for a rule that
-        compares with them.
-        """
+        """Whether the rule compares with the drafter's probabilities, so that chosen children have to carry them."""
         self.with_probs = needed
 
     def start(self, prompts: Sequence[Tensor]) -> None:
@@ -107,15 +80,17 @@ class Drafter:
         self.roots = [int(prompt[-1]) for prompt in prompts]
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """One draft per row, its root the row's last committed token: a static shape, or a tree grown by a rule."""
+        """One draft per row, its root the row's last committed token: of a static shape, of which it may draft fewer
+        nodes, or of a tree grown by a rule, which drafters without probabilities refuse (see `static`).
+        """
         raise NotImplementedError(f"{type(self).__name__} does not define propose")
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
                drafts: Sequence[Draft] | None = None) -> None:
         """Takes each row's accepted nodes, root excluded, and its bonus token, the new root.
 
-        target_outputs: outputs of the target's forward pass of the drafts (of the prompts, in the first call).
-        drafts: those that were verified, where they are not the drafter's own ones.
+        target_outputs: of the target's forward pass of the drafts, in the first call of the right-padded prompts; its
+        `hidden_states`, one [B, m, H] per layer. drafts: those that were verified, where they are not the drafter's.
         """
         self.roots = list(bonus)
 
@@ -140,46 +115,97 @@ class NoDrafter(Drafter):
     """Drafts nothing, so that each round is a step of plain decoding."""
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """The roots alone."""
-        return alone(self.roots)
+        return [merge(root, ()) for root in self.roots]
 
 
 class TextDrafter(Drafter):
     """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens.
 
-    A kind defines `draft(text, shape) -> Draft`, or `propose`.
+    A kind defines `new_text`, an empty text with `extend(tokens)`; and `draft`, or `propose`, unless its text has
+    `tokens` and `continuations` as those of `text_index` do.
     """
 
-    def new_text(self):
-        """An empty text, with `extend(tokens)`."""
-        return []
+    new_text = list
 
     def start(self, prompts: Sequence[Tensor]) -> None:
-        """Reads the prompts int64[T]."""
         self.drafts: list[Draft] = []
         self.texts = [self.new_text() for _ in prompts]
         for text, prompt in zip(self.texts, prompts):
             text.extend(prompt.tolist())
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """One draft after each text."""
         self.drafts = [self.draft(text, shape) for text in self.texts]
         return self.drafts
 
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
-               drafts: Sequence[Draft] | None = None) -> None:
-        """Appends the kept tokens to the texts."""
+    def draft(self, text, shape: Tree | Growth) -> Draft:
+        """The continuations of a text's matches, the longest match first, up to the shape's budget and depth: they fill
+        a trie, so that agreeing matches share a path. Without a match nothing is drafted.
+        """
+        return merge(text.tokens[-1], text.continuations(shape.max_depth), shape.budget)
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None, drafts=None) -> None:
         for text, tokens in zip(self.texts, added_tokens(drafts or self.drafts, accepted, bonus), strict=True):
             text.extend(tokens)
 
     def select(self, rows: list[int]) -> None:
-        """Keeps the texts of these rows."""
         self.texts = [self.texts[row] for row in rows]
 
 
-def alone(roots: Sequence[int]) -> list[Draft]:
-    """Drafts without a draft token: each root by itself."""
-    return [Draft(ROOT_ALONE, torch.tensor([root]), "top_k") for root in roots]
+class Wrapper(Drafter):
+    """A drafter made of others, all of which read the kept tokens; `drafter` is the last of them. A kind defines
+    `propose`, which keeps as `drafts` those that it gives.
+    """
+
+    drafter = property(lambda self: self.drafters[-1])
+    target = property(attrgetter("drafter.target"))  # of a head, whose hidden states a replay reads
+    calls = property(lambda self: sum(drafter.calls for drafter in self.drafters))
+    window = property(lambda self: min((drafter.window for drafter in self.drafters if drafter.window), default=None))
+    knows = property(lambda self: max((drafter.knows for drafter in self.drafters if drafter.knows), default=None))
+    wants_hidden_states = property(lambda self: any(drafter.wants_hidden_states for drafter in self.drafters))
+
+    def __init__(self, *drafters: Drafter):
+        self.drafters = drafters
+
+    def ask_probs(self, needed: bool) -> None:
+        for drafter in self.drafters:
+            drafter.ask_probs(needed)
+
+    def start(self, prompts: Sequence[Tensor]) -> None:
+        self.drafts: Sequence[Draft] = ()
+        for drafter in self.drafters:
+            drafter.start(prompts)
+
+    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None, drafts=None) -> None:
+        for drafter in self.drafters:
+            drafter.commit(accepted, bonus, target_outputs, drafts or self.drafts or None)
+
+    def select(self, rows: list[int]) -> None:
+        for drafter in self.drafters:
+            drafter.select(rows)
+
+
+class FirstBranch(Wrapper):
+    """Another drafter, of whose drafts the path of first children is kept, for targets and engines that take chains
+    alone: look-up drafts a tree for a chain where less text than the chain is long follows a match.
+    """
+
+    traits = property(attrgetter("drafter.traits"))
+    levels = property(attrgetter("drafter.levels"))
+
+    def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
+        self.drafts = []
+        for draft in self.drafter.propose(shape, draws):
+            nodes = favourites(draft.tree)
+            self.drafts.append(draft if draft.tree.is_path else draft.part(chain(len(nodes) - 1), nodes))
+        return self.drafts
+
+
+def favourites(tree: Tree) -> list[int]:
+    """The path of first children, from the root."""
+    nodes = [ROOT]
+    while children := tree.children(nodes[-1]):
+        nodes.append(children[0])
+    return nodes
 
 
 def added_tokens(drafts: Sequence[Draft], accepted: list[list[int]], bonus: list[int]) -> list[list[int]]:
@@ -189,11 +215,13 @@ def added_tokens(drafts: Sequence[Draft], accepted: list[list[int]], bonus: list
 
 
 def static(shape: Tree | Growth) -> Tree:
-    """The shape. ValueError for a growth rule, for drafters that have no probabilities."""
+    """The shape. ValueError for a growth rule."""
     if not isinstance(shape, Tree):
-        raise ValueError(f"{shape.name!r} grows from probabilities, which this drafter has none of; give a static "
-                         "shape, such as 'kary:2@16'")
+        raise ValueError(f"{shape.name!r} grows trees, this drafter does not; give a static shape, such as 'kary:2@16'")
     return shape
+
+
+_tree = lru_cache(maxsize=4096)(Tree)  # one object per shape, so that other caches find it without comparing trees
 
 
 def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> Draft:
@@ -202,28 +230,26 @@ def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = No
     return Draft(_tree(tuple(parents)), torch.tensor(tokens), "top_k")
 
 
-@lru_cache(maxsize=4096)
-def _tree(parents: tuple[int, ...]) -> Tree:
-    """One object per shape, so that other caches find it without comparing trees."""
-    return Tree(parents)
-
-
 def partial_draft(shape: Tree, tokens: Sequence[int]) -> Draft:
     """The nodes of a shape that have a token: `tokens`, the root's first, hold UNKNOWN at the others and below them."""
     nodes = [node for node, token in enumerate(tokens) if token != UNKNOWN]
-    tree = shape if len(nodes) == len(tokens) else part_of(shape, tuple(nodes))
-    return Draft(tree, torch.tensor([tokens[node] for node in nodes]), "top_k")
+    return Draft(part_of(shape, tuple(nodes)), torch.tensor([tokens[node] for node in nodes]), "top_k")
 
 
-def levels_of(tree: Tree, depth: int) -> tuple[Tree, list[int]]:
-    """The tree down to a depth, and for each of its nodes the node of the whole tree."""
-    nodes = np.flatnonzero(tree.depth <= depth).tolist()
-    return part_of(tree, tuple(nodes)), nodes
+def first_levels(shape: Tree | Growth, depth: float) -> Tree | Growth:
+    """The shape, or where it is deeper its first levels."""
+    if shape.max_depth <= depth:
+        return shape
+    if isinstance(shape, Growth):
+        return shape.at_most(depth)
+    return part_of(shape, tuple(np.flatnonzero(shape.depth <= depth).tolist()))
 
 
 @lru_cache(maxsize=4096)
 def part_of(tree: Tree, nodes: tuple[int, ...]) -> Tree:
     """The tree of some nodes in their order, which include the parent of each; one object per part, as in `_tree`."""
+    if len(nodes) == tree.size:
+        return tree
     index_of = {node: index for index, node in enumerate(nodes)}
     return Tree([NO_PARENT] + [index_of[int(tree.parents[node])] for node in nodes[1:]], tree.rank[list(nodes)])
 

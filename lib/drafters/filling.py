@@ -1,6 +1,4 @@
-"""How a language model or a head fills trees, static shapes and those that grow by a rule: tokens from distributions,
-and the drafts of a batch while they are filled, level by level. `levels` has the forward passes of the levels.
-"""
+"""How a language model or a head fills static shapes and grows trees by a rule, level by level (see `levels`)."""
 
 from typing import Sequence
 
@@ -57,10 +55,8 @@ def distinct(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, in
     Where no mass is left the rest is drawn uniformly from the tokens not yet drawn, as Sequoia's rule supposes.
     """
     tokens: list[int] = []
-    remaining = probs
-    for _ in range(min(count, probs.shape[-1])):
-        tokens.append(draws.categorical(remaining))
-        remaining = without(remaining, tokens)
+    while len(tokens) < min(count, len(probs)):
+        tokens.append(draws.categorical(without(probs, tokens)))
     return [(draw, token, 1) for draw, token in enumerate(tokens)]
 
 
@@ -69,7 +65,7 @@ SAMPLERS = {"iid": independent, "without_replacement": distinct}
 
 def check_proposal(proposal: str, temperature: float) -> None:
     """ValueError for an unknown proposal, or for samples without a temperature above 0."""
-    if proposal != "top_k" and proposal not in SAMPLERS:
+    if proposal not in ("top_k", *SAMPLERS):
         raise ValueError(f"proposal is {proposal!r}; choose one of top_k, {', '.join(SAMPLERS)}")
     if proposal != "top_k" and temperature <= 0:
         raise ValueError(f"temperature is {temperature} for proposal {proposal!r}; samples need more than 0")
@@ -82,10 +78,9 @@ class Filling:
     node of the static shape, or a candidate of a growing tree. With samples a slot of a shape stays empty where a
     sibling before it drew its token, and so do the slots below it; a node's rank is that of its slot.
 
-    keep_probs: whether "top_k" drafts carry the distributions too, which rules do not need.
-    output: the output layer that made the logits, where they are those of some tokens alone.
-    one_pass: whether one forward pass gives the logits of all levels, so that levels are not forwarded.
-    levels: the levels of each row that were forwarded or grown.
+    keep_probs: whether "top_k" drafts carry the distributions too, which rules do not need. output: the output layer
+    that made the logits, where they are those of some tokens alone. one_pass: whether one forward pass gives the logits
+    of all levels, so that levels are not forwarded. levels: those of each row that were forwarded or grown.
     ValueError for a growth rule where the drafter samples.
     """
 
@@ -102,15 +97,16 @@ class Filling:
             self.tokens = torch.zeros(len(roots), shape.size, dtype=torch.long)  # [B, m]
             self.tokens[:, ROOT] = torch.tensor(roots)
             self.counts = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
-        else:
-            if proposal != "top_k" or temperature <= 0:
-                raise ValueError(f"{shape.name!r} takes the most likely children; the drafter's proposal is "
-                                 f"{proposal!r}, its temperature {temperature}: make one with 'top_k' and a "
-                                 "temperature above 0, or give a static shape")
-            self.places, self.levels = [{} for _ in roots], [0] * len(roots)
-            self.tokens = [np.array([root]) for root in roots]  # int64[c] of each row's candidates
-            self.candidates = [Candidates.root() for _ in roots]
-            self._forwarded = 0  # places in the cache's block, with all rows' levels padded to one width
+            return
+        if proposal != "top_k" or temperature <= 0:
+            raise ValueError(f"{shape.name!r} takes the most likely children; the drafter's proposal is {proposal!r}, "
+                             f"its temperature {temperature}: make one with 'top_k' and a temperature above 0, or give "
+                             "a static shape")
+        self.places, self.levels = [{} for _ in roots], [0] * len(roots)
+        self.tokens = [np.array([root]) for root in roots]  # int64[c] of each row's candidates
+        self.candidates = [Candidates.root() for _ in roots]
+        self._paths = [{ROOT: []} for _ in roots]  # candidate -> places of its ancestors but the root, and its own
+        self._forwarded = 0  # places in the cache's block, with all rows' levels padded to one width
 
     def next_level(self) -> Level | None:
         """The nodes that get children now, the root first; None where no row has any.
@@ -125,18 +121,16 @@ class Filling:
             return Level(depth, nodes) if widest else None
         sees = torch.zeros(len(nodes), widest, before + widest, dtype=torch.bool)
         sees[:, :, before:] = torch.eye(widest, dtype=torch.bool)
-        above = np.zeros((len(nodes), widest), dtype=np.int64)
-        for row, (places, candidates) in enumerate(zip(self.places, self.candidates)):
+        above = torch.zeros(len(nodes), widest, dtype=torch.long)
+        for row, (places, paths, candidates) in enumerate(zip(self.places, self._paths, self.candidates)):
             for index, node in enumerate(nodes[row].tolist()):
+                parent = int(candidates.parents[node])
                 places[node] = before + index
-                path = []  # places of the node and its ancestors but the root, which is in the tail
-                while node != ROOT:
-                    path.append(places[node])
-                    node = int(candidates.parents[node])
-                sees[row, index, path] = True
-                above[row, index] = 1 + path[1] if len(path) > 1 else 0
+                paths[node] = [*paths[parent], places[node]]
+                sees[row, index, paths[node]] = True
+                above[row, index] = 1 + places.get(parent, -1)
         self._forwarded += widest
-        return Level(depth, nodes, sees, torch.from_numpy(above))
+        return Level(depth, nodes, sees, above)
 
     def tokens_of(self, level: Level) -> Tensor:
         """int64[B, k]: the tokens of a level's nodes, padded with zeros."""
@@ -159,19 +153,15 @@ class Filling:
             for probs, warped in zip(self.probs, self._distributions(logits, len(level.nodes))):
                 probs.update(zip(level.nodes, warped))
         if self.proposal == "top_k":
-            best = top_tokens(logits.flatten(0, 1), level.most).view(*logits.shape[:2], -1)
-            best = best.expand(-1, len(level.nodes), -1).flatten(1)
-            best = best if self.output is None else self.output.tokens[best]
-            self.tokens[:, level.slots] = best.cpu()[:, level.best]
+            nodes, ranks, slots = level.children.unbind(1)
+            best = self._names(top_tokens(logits.flatten(0, 1), int(ranks.max()) + 1)).view(*logits.shape[:2], -1)
+            self.tokens[:, slots] = best.expand(-1, len(level.nodes), -1).cpu()[:, nodes, ranks]
             return
-        for row, (probs, counts) in enumerate(zip(self.probs, self.counts)):
-            for slot in level.nodes:
-                if slot not in counts:
-                    continue
+        for tokens, probs, counts in zip(self.tokens, self.probs, self.counts):
+            for slot in filter(counts.__contains__, level.nodes):
                 children = self.shape.children(slot)
                 for draw, token, count in SAMPLERS[self.proposal](probs[slot], len(children), draws):
-                    self.tokens[row, children[draw]] = token
-                    counts[children[draw]] = count
+                    tokens[children[draw]], counts[children[draw]] = token, count
 
     def _grow_row(self, row: int, nodes: np.ndarray, logits: Tensor) -> None:
         """Gives candidates of a row their best children, from logits [k, V], or [k, K]; of [1, ..] for all of them.
@@ -180,19 +170,23 @@ class Filling:
         """
         best, scaled = top_tokens(logits, min(self.shape.width, logits.shape[-1])), logits / self.temperature
         log_probs = scaled.gather(-1, best).double() - torch.logsumexp(scaled, dim=-1, keepdim=True).double()
-        probs = log_probs.exp().clamp_max(1.0).cpu().numpy()
-        tokens = (best if self.output is None else self.output.tokens[best]).numpy(force=True)
+        per_node = len(nodes), best.shape[1]
+        probs = np.broadcast_to(log_probs.exp().clamp_max(1.0).cpu().numpy(), per_node)
+        tokens = np.broadcast_to(self._names(best).numpy(force=True), per_node)
         if self.keep_probs:
             self.probs[row].update(zip(nodes.tolist(), self._distributions(logits, len(nodes))))
-        per_node = len(nodes), probs.shape[1]
-        self.candidates[row] = self.candidates[row].with_children(nodes, np.broadcast_to(probs, per_node))
-        self.tokens[row] = np.concatenate([self.tokens[row], np.broadcast_to(tokens, per_node).ravel()])
+        self.candidates[row] = self.candidates[row].with_children(nodes, probs)
+        self.tokens[row] = np.concatenate([self.tokens[row], tokens.ravel()])
         self.levels[row] += 1
+
+    def _names(self, best: Tensor) -> Tensor:
+        """The tokens of places in the logits."""
+        return best if self.output is None else self.output.tokens[best]
 
     def _distributions(self, logits: Tensor, nodes: int) -> Tensor:
         """[..., nodes, V]: the distributions over all tokens of logits [..., nodes or 1, V or K]."""
         warped = warp(logits, self.temperature)
-        warped = warped if self.output is None else self.output.spread(warped)  # samples are drawn from all of it
+        warped = warped if self.output is None else self.output.spread(warped)
         return warped.expand(*warped.shape[:-2], nodes, -1)
 
     def drafts(self) -> tuple[list[Draft], list[dict[int, int]]]:

@@ -24,31 +24,14 @@ class Level:
     sees: bool[k, internal nodes above + k], or [B, ..], which nodes each of them attends to. above: int64[k] or [B, k],
         places of their parents among the root and the nodes forwarded before. None where nothing is forwarded: at the
         root, which goes with the tail, and for heads that draft in one forward pass.
-    most, best, slots: of a static shape, where the tokens of its children come from and go: entry best[i] of the table
-        [k, most] of the nodes' best tokens goes to slot slots[i].
+    children: int64[c, 3] of a static shape, for each child its parent's index in `nodes`, its rank and its slot.
     """
 
     depth: int
     nodes: Sequence
     sees: Tensor | None = None
     above: Tensor | None = None
-    most: int = 0
-    best: Tensor | None = None
-    slots: Tensor | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Tails:
-    """The tails of B rows: their width W, depth int64[B, W] and mask bool[W, W] or [B, W, W].
-
-    offsets: int64[B], each root's distance from the end of its cache. visible: bool[B, W], False at padding.
-    """
-
-    width: int
-    depth: Tensor
-    mask: Tensor
-    offsets: Tensor
-    visible: Tensor
+    children: Tensor | None = None
 
 
 @lru_cache(maxsize=256)
@@ -64,12 +47,23 @@ def plan(tree: Tree) -> tuple[tuple[Level, ...], dict[int, int]]:
             above = torch.tensor([1 + places.get(int(tree.parents[node]), -1) for node in nodes])
             places |= {node: len(places) + index for index, node in enumerate(nodes)}
             sees = torch.tensor(tree.mask[np.ix_(nodes, list(places))])
-        children = [(index, child) for index, node in enumerate(nodes) for child in tree.children(node)]
-        most = max(int(tree.rank[child]) for _, child in children) + 1
-        best = torch.tensor([index * most + int(tree.rank[child]) for index, child in children])
-        slots = torch.tensor([child for _, child in children])
-        levels.append(Level(depth, tuple(nodes), sees, above, most, best, slots))
+        children = [(index, int(tree.rank[child]), child) for index, node in enumerate(nodes)
+                    for child in tree.children(node)]
+        levels.append(Level(depth, tuple(nodes), sees, above, torch.tensor(children)))
     return tuple(levels), places
+
+
+@dataclass(frozen=True, eq=False)
+class Tails:
+    """The tails of B rows: their width W, depth int64[B, W] and mask bool[W, W] or [B, W, W]; each root's distance from
+    the end of its cache, int64[B], and what is no padding, bool[B, W].
+    """
+
+    width: int
+    depth: Tensor
+    mask: Tensor
+    offsets: Tensor
+    visible: Tensor
 
 
 @lru_cache(maxsize=1024)
@@ -113,6 +107,5 @@ def native_levels(shape: Tree, waiting: Tails | None = None) -> Levels:
             positions, mask = torch.full((len(level.nodes),), level.depth - 1), level.sees
         elif level.depth:
             positions, mask = planned_block(waiting, level)
-        children = torch.stack([level.best // level.most, level.best % level.most, level.slots], dim=1)
-        levels.append((torch.tensor(level.nodes), children, positions, mask))
+        levels.append((torch.tensor(level.nodes), level.children, positions, mask))
     return Levels(shape.size, levels)

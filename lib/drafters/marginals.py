@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters.drafter import levels_of
+from lib.drafters.drafter import first_levels
 from lib.drafters.filling import Filling
 from lib.drafters.head_drafter import HeadDrafter, hidden_states
 from lib.drafters.heads.layers import CachedLayers, embed
@@ -45,8 +45,7 @@ class MarginalDrafter(HeadDrafter):
 
         Without a budget there is no forward pass, as where a policy advises against drafting.
         """
-        static = isinstance(shape, Tree)
-        drafted = levels_of(shape, self.head.depth)[0] if static else shape.at_most(self.head.depth)
+        drafted = first_levels(shape, self.head.depth)
         filling = Filling(drafted, self.roots, self.proposal, self.temperature, self.with_probs, self.reduced,
                           one_pass=True)
         while (level := filling.next_level()) is not None:

@@ -2,12 +2,9 @@
 
 from typing import Sequence
 
-from torch import Tensor
-
-from lib.drafters.drafter import merge
+from lib.drafters.drafter import Wrapper, merge
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.vocabulary import drafting
-from lib.drafters.wrapper import Wrapper
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws, merge_samples
@@ -24,20 +21,18 @@ class MergedDrafter(Wrapper):
         if len(drafters) < 2:
             raise ValueError(f"{len(drafters)} drafters to merge; give two or more")
         proposals = {drafter.proposal for drafter in drafters}
-        if len(proposals) > 1 or "without_replacement" in proposals:
+        if proposals not in ({"top_k"}, {"iid"}):
             raise ValueError(f"proposals of the drafters to merge are {', '.join(sorted(proposals))}; give drafters "
                              "that are all \"top_k\" or all \"iid\"")
         super().__init__(*drafters)
 
     @classmethod
-    def of(cls, pair, *, models: Sequence, proposal: str = "top_k", temperature: float = 1.0,
-           vocabulary: int | Tensor | None = None) -> "MergedDrafter":
-        """Language models, all of them given; vocabulary: as for `LanguageModelDrafter.of`."""
-        return cls(*(LanguageModelDrafter(drafting(model, pair, vocabulary), proposal=proposal, temperature=temperature)
+    def of(cls, pair, *, models: Sequence, proposal: str = "top_k", temperature: float = 1.0) -> "MergedDrafter":
+        """Language models, all of them given."""
+        return cls(*(LanguageModelDrafter(drafting(model, pair, None), proposal=proposal, temperature=temperature)
                      for model in models))
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """The union of the drafters' trees, the first drafter's paths first."""
         by_row = zip(*(drafter.propose(shape, draws) for drafter in self.drafters))
         self.drafts = [merge_samples(drafts) if drafts[0].proposal == "iid" else merge_chosen(drafts)
                        for drafts in by_row]

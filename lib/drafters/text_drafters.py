@@ -3,8 +3,6 @@ their indexes.
 """
 
 import json
-from itertools import chain, islice
-from operator import attrgetter
 from pathlib import Path
 from typing import Mapping, Sequence
 
@@ -12,10 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lib.drafters.drafter import UNKNOWN, TextDrafter, merge, partial_draft, static
+from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
 from lib.drafters.heads.files import NGRAMS, check_folder_of, read
 from lib.drafters.text_index import LookupIndex, NgramIndex, NgramTables, SuffixAutomaton
-from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
 
@@ -23,9 +20,6 @@ from lib.verify.draft import Draft
 class LookupDrafter(TextDrafter):
     """Looks up the text's last n tokens, n from `longest` down to `shortest`, and proposes the tokens after them
     (Saxena 2023).
-
-    A shape gives the number of nodes and their depth; the continuations fill it as a trie, so that agreeing matches
-    share a path. Without a match nothing is drafted.
     """
 
     def __init__(self, longest: int = 4, shortest: int = 1):
@@ -37,16 +31,12 @@ class LookupDrafter(TextDrafter):
         """An empty text with an index of its n-grams."""
         return LookupIndex(self.longest, self.shortest)
 
-    def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
-        """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        return merge(text.tokens[-1], text.continuations(shape.max_depth), shape.budget)
-
 
 class SuffixAutomatonDrafter(TextDrafter):
     """Proposes the tokens after the longest earlier match of the text's suffix, then those after shorter ones.
 
     Matches have any length from `shortest` tokens on, and finding one takes amortised constant time per token (Hu et
-    al. 2024, SAM-Decoding, section 3.2). The continuations fill a shape as those of `LookupDrafter` do.
+    al. 2024, SAM-Decoding, section 3.2).
     """
 
     def __init__(self, shortest: int = 1):
@@ -56,15 +46,7 @@ class SuffixAutomatonDrafter(TextDrafter):
 
     def new_text(self) -> SuffixAutomaton:
         """An empty automaton."""
-        return SuffixAutomaton()
-
-    def draft(self, text: SuffixAutomaton, shape: Tree | Growth) -> Draft:
-        """The continuations of the longest match, then of shorter ones, up to the shape's budget and depth."""
-        return merge(text.tokens[-1], text.continuations(shape.max_depth, self.shortest), shape.budget)
-
-    def matched(self) -> list[int]:
-        """The length of each row's longest match, in tokens."""
-        return [text.matched() for text in self.texts]
+        return SuffixAutomaton(self.shortest)
 
 
 class NgramDrafter(TextDrafter):
@@ -72,10 +54,8 @@ class NgramDrafter(TextDrafter):
 
     As llama.cpp's look-up reads a cache of the context and then a static one, and as N-Grammys (Stewart et al. 2024)
     draft from n-grams of the context and of the model. `NgramIndex` has the order of a node's candidates; a node of
-    rank r gets the r-th distinct one. Where there is none the node and all below it are left out.
+    rank r gets the r-th. Where there is none the node and all below it are left out.
     """
-
-    name_or_path = property(attrgetter("tables.name_or_path"))
 
     def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):
         if longest < 1 or enough < 1:
@@ -85,7 +65,10 @@ class NgramDrafter(TextDrafter):
     @classmethod
     def of(cls, pair, *, folder=None, enough: int = 2, longest: int = 4) -> "NgramDrafter":
         """The drafter of the tables in a folder; without one, of those that ship for the pair's target."""
-        return cls(load_tables(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), enough, longest)
+        folder = folder or check_folder_of(pair.target_name, NGRAMS)
+        drafter = cls(load_tables(folder, pair.target), enough, longest)
+        drafter.name_or_path = str(folder)
+        return drafter
 
     def new_text(self) -> NgramIndex:
         """An empty text, which reads the tables too."""
@@ -93,19 +76,14 @@ class NgramDrafter(TextDrafter):
 
     def draft(self, text: NgramIndex, shape: Tree) -> Draft:
         """The nodes of the shape that have a candidate."""
-        parents, ranks = static(shape).parents.tolist(), shape.rank.tolist()
-        tokens, contexts = [text.context[-1]] + [UNKNOWN] * shape.budget, {ROOT: text.context}
-        for node, token in enumerate(tokens):  # parents stand before their children
-            if token == UNKNOWN or not (children := shape.children(node)):
-                continue
-            if node != ROOT:
-                contexts[node] = text.context_after(contexts[parents[node]], token)
-            count = ranks[children[-1]] + 1
-            candidates = text.candidates(contexts[node])
-            distinct = list(islice(dict.fromkeys(candidates) if count > 1 else candidates, count))
-            for child in children:
-                if ranks[child] < len(distinct):
-                    tokens[child] = distinct[ranks[child]]
+        tokens, contexts = [text.context[-1]] + [UNKNOWN] * static(shape).budget, {ROOT: text.context}
+        for node in range(shape.size):  # parents precede their children
+            if node in contexts and (children := shape.children(node)):
+                candidates = text.candidates(contexts[node])
+                for child, rank in zip(children, shape.rank[list(children)].tolist()):
+                    if rank < len(candidates):
+                        tokens[child] = candidates[rank]
+                        contexts[child] = text.context_after(contexts[node], tokens[child])
         return partial_draft(shape, tokens)
 
     def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
@@ -120,10 +98,10 @@ class NgramDrafter(TextDrafter):
                 context, following = text.context, tokens[root + 1 : root + 1 + depth]
                 ranks[row, root - start, : len(following)] = text.vocabulary
                 for d, token in enumerate(following):
-                    distinct = list(dict.fromkeys(text.candidates(context)))
-                    if token not in distinct:
+                    candidates = text.candidates(context)
+                    if token not in candidates:
                         break  # no draft goes on after it
-                    ranks[row, root - start, d] = distinct.index(token)
+                    ranks[row, root - start, d] = candidates.index(token)
                     context = text.context_after(context, token)
         return ranks, torch.zeros(len(texts), roots, depth)
 
@@ -150,13 +128,10 @@ def load_tables(folder: str | Path, target) -> NgramTables:
                          f"{settings.get('vocab_size')}, not {NGRAMS!r} of one with {vocabulary}; name another folder")
     orders = []
     for n in range(1, 1 + sum(name.startswith("context.") for name in tensors)):
-        contexts, tokens = (tensors.get(f"{name}.{n}", torch.empty(0)) for name in ("context", "said"))
-        if tokens.dim() != 1 or contexts.shape != (len(tokens), n):
+        contexts, tokens = (tensors.get(f"{name}.{n}", torch.empty(0)).long() for name in ("context", "said"))
+        numbers = torch.cat([contexts.flatten(), tokens.flatten()])
+        if contexts.shape != (*tokens.shape, n) or not ((0 <= numbers) & (numbers < vocabulary)).all():
             raise ValueError(f"{folder}: context.{n} is {list(contexts.shape)} and said.{n} {list(tokens.shape)}, not "
-                             f"[E, {n}] and [E]; count the tables anew")
-        contexts, tokens = contexts.tolist(), tokens.tolist()
-        if not all(0 <= token < vocabulary for token in chain(tokens, *contexts)):
-            raise ValueError(f"{folder}: order {n} has tokens outside the vocabulary of {vocabulary}; count the "
-                             "tables anew")
-        orders.append(dict(zip(map(tuple, contexts), tokens)))
-    return NgramTables(tuple(orders), vocabulary, str(folder))
+                             f"[E, {n}] and [E] of tokens below {vocabulary}; count the tables anew")
+        orders.append(dict(zip(map(tuple, contexts.tolist()), tokens.tolist())))
+    return NgramTables(tuple(orders), vocabulary)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lib.drafters.drafter import Drafter
+from lib.drafters.drafter import Drafter, FirstBranch
 from lib.drafters.registry import make
-from lib.drafters.wrapper import FirstBranch
 from lib.replay.simulated import Recorded, rounds
 from lib.trees.growth import Growth
 from lib.trees.shapes import chain

@@ -183,7 +183,7 @@ class RoundsExplorer:
         if proposal == TOP_K:
             return make(spec, pair)
         try:
-            return make(spec, pair, proposal=proposal, temperature=self.temperature.value)
+            return make(spec, pair, {"proposal": proposal, "temperature": self.temperature.value})
         except ValueError:
             raise ValueError(f"rule {self.rule.value!r} is for children that are sampled from a language model, and "
                              f"drafter {spec!r} does not sample: take rule {NAIVE!r}, or drafter 'model'") from None

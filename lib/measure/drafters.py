@@ -16,10 +16,9 @@ from lib.decoding.checks import SHORT_CHAIN, checkable, window_refusal
 from lib.decoding.loop import generate
 from lib.decoding.records import Generation
 from lib.drafters import vocabulary
-from lib.drafters.drafter import Drafter, NoDrafter
+from lib.drafters.drafter import Drafter, NoDrafter, Wrapper
 from lib.drafters.heads.files import folder_of, made_for
-from lib.drafters.registry import DRAFTERS, FOLDER, make, needs_draft_model, parse
-from lib.drafters.wrapper import Wrapper
+from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, FOLDER, make, needs, parse
 from lib.forward.load import load_pairs
 from lib.lab.chapter import Store
 from lib.models import prompts as prompt_files
@@ -109,7 +108,7 @@ def competing(pairs: Sequence, specs: Sequence[str]) -> dict[str, tuple]:
         elif spec in OF_MODELS:
             if len(by_model) > 1:
                 drafters[spec] = spec, first, {"models": [pair.draft_model for pair in by_model.values()]}
-        elif needs_draft_model(spec):
+        elif DRAFT_MODEL in needs(spec):
             drafters |= {spec: (spec, pair, {}) for pair in list(by_model.values())[:1]}
         else:
             drafters[spec] = spec, first, {}
@@ -135,10 +134,10 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
         """The drafter of a setting; an oracle knows the prompt and its continuation."""
         spec, pair, options = drafters[label]
         if is_control(label):
-            known = {"prompts": [ids], "continuations": continuation} if spec == "oracle" else {}
-            return make(spec, pair, **known, generator=torch.Generator().manual_seed(seed))
+            continuations = {"continuations": {tuple(ids.tolist()): continuation}} if spec == "oracle" else {}
+            return make(spec, pair, {"generator": torch.Generator().manual_seed(seed), **continuations})
         if (label, shape) not in ready:
-            ready[label, shape] = make(spec, pair, **options)
+            ready[label, shape] = make(spec, pair, options)
         return ready[label, shape]
 
     def run(drafter: Drafter, shape: str, ids: torch.Tensor) -> Generation:

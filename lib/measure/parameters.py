@@ -18,7 +18,7 @@ from lib.cost.formats import check as check_formats
 from lib.cost.roofline import HARDWARE
 from lib.cost.served import read_costs
 from lib.drafters.heads.files import check_folder_of, folder_of, made_for
-from lib.drafters.registry import DRAFTERS, head_of, needs_draft_model
+from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, needs
 from lib.engines import registry
 from lib.forward.load import dtypes_of
 from lib.lab.plan import RunPlan, UsageError, Value
@@ -202,9 +202,9 @@ def possible_drafters(name: str, values: Values) -> None:
     drafter(name, values)
     target, *_ = sources(values["pairs"][0])
     for spec in values[name]:
-        if head := head_of(spec):
+        for head in needs(spec) - {DRAFT_MODEL}:
             check_folder_of(target.name, head)
-        if needs_draft_model(spec) and all(sources(pair)[1] is None for pair in values["pairs"]):
+        if DRAFT_MODEL in needs(spec) and all(sources(pair)[1] is None for pair in values["pairs"]):
             raise ValueError(f"drafters name {spec!r}, but no pair has a draft model: name one, as in "
                              f"{target.name}|DRAFTER, or leave it out")
 

@@ -27,7 +27,7 @@ from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays
 from lib.drafters.controls import ExcerptDrafter
 from lib.drafters.drafter import ROOT_ALONE
 from lib.drafters.heads.files import made_for
-from lib.drafters.registry import head_of, make, needs_draft_model
+from lib.drafters.registry import DRAFT_MODEL, make, needs
 from lib.forward.load import load_pair
 from lib.forward.packed import INT8, NONE, STORED
 from lib.forward.passes import forward_pass
@@ -151,9 +151,8 @@ class Alternative:
 
 def possible(pair, specs: Iterable[str]) -> list[str]:
     """The pair's own model if it has one, then those of these drafters that the pair can have."""
-    names = [MODEL, *specs] if pair.draft_model is not None else [spec for spec in specs if not needs_draft_model(spec)]
-    heads = made_for(pair.target_name)
-    return [name for name in dict.fromkeys(names) if not head_of(name) or head_of(name) in heads]
+    able = {*made_for(pair.target_name)} | (set() if pair.draft_model is None else {DRAFT_MODEL})
+    return [name for name in dict.fromkeys([MODEL, *specs]) if needs(name) <= able]
 
 
 def all_of(pair, trees: Mapping[tuple[str, str], str | Tree], *, draft: int, new_tokens: int) -> list[Alternative]:

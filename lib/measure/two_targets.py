@@ -11,7 +11,7 @@ from lib.cost import candidates
 from lib.decoding import loop
 from lib.decoding.checks import checkable
 from lib.drafters.text_drafters import LookupDrafter, NgramDrafter, SuffixAutomatonDrafter
-from lib.drafters.text_index import count_answers
+from lib.drafters.text_index import count_tables
 from lib.forward.load import load_pair
 from lib.lab import stats
 from lib.lab.chapter import Store
@@ -52,7 +52,7 @@ def rows_of(pair, choosing: PromptSet, judged: PromptSet, budgets: Sequence[int]
     """By prompt, drafter and tree the rounds, and their drafted and accepted tokens."""
     answers = loop.continuations(pair.target, choosing.ids, max_new_tokens=new_tokens,
                                  eos_token_id=pair.eos_token_ids)
-    tables = count_answers([ids.tolist() for ids in choosing.ids], answers, pair.vocabulary)
+    tables = count_tables([ids.tolist() for ids in choosing.ids], answers, pair.vocabulary)
     recorded = candidates.record(pair, (), judged, new_tokens, DEEPEST)
     trace = recorded.trace
     replayed = {"lookup": LookupDrafter(), "sam": SuffixAutomatonDrafter(), "ngrams": NgramDrafter(tables)}

@@ -42,7 +42,7 @@ def run(setting: Live, pair, prompts: PromptSet, *, new_tokens: int, seed: int) 
 def _run_batch(batch: tuple[int, PromptSet], setting: Live, pair, new_tokens: int, seed: int) -> pd.DataFrame:
     """The rows of one batch, with draws that depend on the number of its first prompt and the seed alone."""
     first, prompts = batch
-    drafter = make("model", pair, proposal=setting.drafter, temperature=setting.temperature or 1.0)
+    drafter = make("model", pair, {"proposal": setting.drafter, "temperature": setting.temperature or 1.0})
     (tokens, mask), = in_batches(prompts.ids, ROWS)
     done = generate(pair.target, drafter, tokens, attention_mask=mask, shape=setting.shape, rule=setting.rule,
                     temperature=setting.temperature, max_new_tokens=new_tokens, eos_token_id=pair.eos_token_ids,

@@ -17,8 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import LIVE, Drafter
-from lib.drafters.wrapper import FirstBranch
+from lib.drafters.drafter import LIVE, Drafter, FirstBranch
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
 from lib.trees.growth import Growth

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lib.drafters.heads.files import NGRAMS
 from lib.drafters.text_drafters import save_tables
-from lib.drafters.text_index import NgramTables, count_answers
+from lib.drafters.text_index import NgramTables, count_tables
 from lib.forward.load import load_pair
 from lib.training import own_text
 
@@ -19,7 +19,7 @@ def make(target_name: str, folder: Path) -> NgramTables:
     dialogues, pair = own_text.written(name), load_pair(target_name, dtype="auto")
     before, between = own_text.template(pair.tokenizer)
     prompts, answers = [[*before, *row.turn, *between] for row in dialogues], [row.answer for row in dialogues]
-    tables = count_answers(prompts, answers, pair.vocabulary)
+    tables = count_tables(prompts, answers, pair.vocabulary)
     save_tables(tables, folder / "heads" / name / NGRAMS,
                 {"tokens": sum(map(len, prompts + answers)), "entries": [*map(len, tables.orders)]})
     return tables

@@ -29,9 +29,9 @@ class NgramChain(NgramIndex):
     def draft(self, most: int) -> list[int]:
         """Up to `most` tokens, each the best candidate after the text and the draft so far."""
         context, drafted = self.context, []
-        while len(drafted) < most and (token := next(self.candidates(context), None)) is not None:
-            drafted.append(token)
-            context = self.context_after(context, token)
+        while len(drafted) < most and (candidates := self.candidates(context)):
+            drafted.append(candidates[0])
+            context = self.context_after(context, candidates[0])
         return drafted
 
 
@@ -39,8 +39,8 @@ class SuffixChain(SuffixAutomaton):
     """A suffix automaton, whose draft is a chain where the longest match has `enough` tokens."""
 
     def __init__(self, shortest: int, enough: int):
-        super().__init__()
-        self.shortest, self.enough = shortest, enough
+        super().__init__(shortest)
+        self.enough = enough
 
     def draft(self, most: int) -> list[int]:
         """The first branch of lib's draft, a tree of `most` nodes: the tokens after the longest match, then after
@@ -48,7 +48,7 @@ class SuffixChain(SuffixAutomaton):
         """
         if self.matched() < self.enough:
             return []
-        parents, tokens = trie(self.tokens[-1], self.continuations(most, self.shortest), most)
+        parents, tokens = trie(self.tokens[-1], self.continuations(most), most)
         node, drafted = ROOT, []
         for child, parent in enumerate(parents):
             if parent == node:

@@ -31,7 +31,7 @@ def drafts_of(drafter, shape, rule):
 @pytest.mark.parametrize("kind", ["model", *small_heads.DRAFTERS])
 def test_a_rule_gets_the_probabilities_that_it_compares_with(kind, shape):
     options = {"folder": small_heads.folder(kind, TARGET)} if kind in small_heads.DRAFTERS else {}
-    drafter = make(kind, PAIR, **options)
+    drafter = make(kind, PAIR, options)
     drafts = [draft for draft in drafts_of(drafter, shape, "conservative") if draft.tree.budget]
     assert drafts
     for draft in drafts:

@@ -1,6 +1,5 @@
 """Drafters of every kind of the registry for one small target, and what the tests of drafters share."""
 
-from copy import deepcopy
 from functools import cache
 from types import SimpleNamespace
 
@@ -15,12 +14,11 @@ OTHER = small_models.related(MODEL, 4, noise=0.4)
 PROMPTS = [*small_models.prompts(5, (3, 9, 5, 1)), torch.tensor([1, 2, 3, 1, 2, 3, 1])]  # of which one repeats itself
 ROOTS = [1, 2, 3, 4, 5]
 PAIR = SimpleNamespace(target=MODEL, draft_model=OTHER, target_name="none that ships")
-FLOAT32 = SimpleNamespace(**vars(PAIR) | {"target": deepcopy(MODEL).float(), "draft_model": deepcopy(OTHER).float()})
 NEW_TOKENS = 13
 # All kinds but one, which needs a target with modules (see test_mtp), with the specs that studies decode and samples.
 SPECS = list(dict.fromkeys([
-    *(spec for name, kind in DRAFTERS.items() if name != "mtp" for spec in (name, *kind.specs)),
-    "model:iid", "model:without_replacement", "merged:iid", "combined:2", "choosing:12", "adaptive:complexity"]))
+    *(spec for name, kind in DRAFTERS.items() if name != "mtp" for spec in kind.specs or (name,)),
+    "model:iid", "model:without_replacement", "merged:iid", "combined:2", "choosing:12"]))
 
 
 @cache
@@ -33,10 +31,10 @@ def continuations():
 def made(spec, pair=PAIR):
     """A drafter of a kind with all that its kind has to be given."""
     name = parse(spec)[0]
-    options = dict(models=[pair.draft_model, pair.target], generator=torch.Generator().manual_seed(1), prompts=PROMPTS,
-                   continuations=continuations(), folder=small_heads.folder(name, pair.target))
-    taken = DRAFTERS[name].options.parameters
-    return make(spec, pair, **{option: value for option, value in options.items() if option in taken})
+    by_prompt = {tuple(prompt.tolist()): tokens for prompt, tokens in zip(PROMPTS, continuations())}
+    options = {"models": [pair.draft_model, pair.target], "generator": torch.Generator().manual_seed(1),
+               "continuations": by_prompt, "folder": small_heads.folder(name, pair.target)}
+    return make(spec, pair, {option: value for option, value in options.items() if option in DRAFTERS[name].options})
 
 
 def decode(drafter, target=MODEL, **settings):

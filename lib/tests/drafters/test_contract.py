@@ -5,34 +5,26 @@ carry their proposal. A growth rule is followed or refused by name. Where the tr
 live decoding.
 """
 
+from copy import deepcopy
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from lib import replay
-from lib.drafters.drafter import BY_RANKS, LIVE, Drafter, Traits
+from lib.drafters.drafter import BY_RANKS, LIVE, Drafter
 from lib.drafters.registry import DRAFTERS, Kind, make, parse
 from lib.forward.passes import NATIVE, forward_pass
 from lib.replay import simulated
-from lib.tests.drafters.made import (
-    FLOAT32,
-    MODEL,
-    NEW_TOKENS,
-    PAIR,
-    PROMPTS,
-    SPECS,
-    continuations,
-    decode,
-    draws,
-    made,
-)
+from lib.tests.drafters.made import MODEL, NEW_TOKENS, OTHER, PAIR, PROMPTS, SPECS, continuations, decode, draws, made
 from lib.trees import Tree, named
 from lib.verify import Draft
 
+FLOAT32 = SimpleNamespace(**vars(PAIR) | {"target": deepcopy(MODEL).float(), "draft_model": deepcopy(OTHER).float()})
 STATIC = ("chain:4", "kary:2@6", "independent:2@8", "expansion:3,1,2")
 GROWN = ("eagle2:2,3@5", "ddtree:3@6")
-GROWING = [spec for spec in SPECS if DRAFTERS[parse(spec)[0]].traits.grows and "iid" not in spec
-           and "without" not in spec]
+GROWING = [spec for spec in SPECS if made(spec).traits.grows and "iid" not in spec and "without" not in spec]
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -82,67 +74,63 @@ def test_a_draft_carries_its_proposal_and_distinct_siblings(spec):
 # -------------------------------------------------------------------------------------------------------------- replay
 
 
-def live_rounds(done):
-    return sorted((record.row, record.position - 1, record.drafted, record.accepted) for record in done.rounds)
+def live_rounds(spec, **settings):
+    rounds = decode(made(spec), **settings).rounds
+    return sorted((record.row, record.position - 1, record.drafted, record.accepted) for record in rounds)
 
 
-def columns(walk):
-    return list(zip(*(getattr(walk, name).tolist() for name in ("rows", "starts", "drafted", "accepted"))))
-
-
-def recorded(drafters=None):
+def recorded(**drafters):
     """A trace whose rounds may start at each token but the last, and which decides the deepest tree."""
     names = [str(row) for row in range(len(PROMPTS))]
-    return replay.record(MODEL, drafters or {}, PROMPTS, names=names, kinds=names, max_new_tokens=NEW_TOKENS - 1,
-                         beyond=9, ahead=8)
+    return replay.record(MODEL, drafters, PROMPTS, names=names, kinds=names, max_new_tokens=NEW_TOKENS - 1, beyond=9,
+                         ahead=8)
 
 
-TEXT = recorded()
+TEXT = simulated.Recorded(recorded(), PROMPTS)
 REPLAYED = [spec for spec in SPECS if made(spec).traits.replay != LIVE]
 
 
 @pytest.mark.parametrize("spec", REPLAYED)
 def test_drafting_again_has_the_rounds_of_live_decoding(spec):
     for shape in (*STATIC[:2], *(GROWN if spec in GROWING else ())):
-        walk = simulated.rounds(simulated.Recorded(TEXT, PROMPTS), made(spec), named(shape), rows=3)
-        assert columns(walk) == live_rounds(decode(made(spec), shape=shape, rows=4)), shape
+        walk = simulated.rounds(TEXT, made(spec), named(shape), rows=3)
+        rounds = zip(walk.rows.tolist(), walk.starts.tolist(), walk.drafted.tolist(), walk.accepted.tolist())
+        assert list(rounds) == live_rounds(spec, shape=shape, rows=4), shape
 
 
 @pytest.mark.parametrize("spec", [spec for spec in REPLAYED if made(spec).traits.replay == BY_RANKS])
 def test_ranks_decide_the_rounds_of_any_static_tree(spec):
     drafter = made(spec)
-    trace = recorded({"d": drafter if drafter.reads_ahead else drafter.model})
+    trace = recorded(d=drafter if drafter.reads_ahead else drafter.model)
     for shape in STATIC[2:]:
-        tree = named(shape)
-        walk = replay.chained(replay.rounds(trace, tree, "d"))
-        rounds = [(row, start, accepted) for row, start, _, accepted in live_rounds(decode(made(spec), shape=shape))]
+        walk = replay.chained(replay.rounds(trace, named(shape), "d"))
+        rounds = [(row, start, accepted) for row, start, _, accepted in live_rounds(spec, shape=shape)]
         assert list(zip(walk.rows.tolist(), walk.starts.tolist(), walk.accepted.tolist())) == rounds, shape
 
 
 @pytest.mark.parametrize("spec", sorted({*SPECS} - {*REPLAYED}))
 def test_drafters_that_depend_on_more_are_not_replayed(spec):
     with pytest.raises(ValueError, match="decode with others live"):
-        simulated.rounds(simulated.Recorded(TEXT, PROMPTS), made(spec), named("chain:2"))
+        simulated.rounds(TEXT, made(spec), named("chain:2"))
 
 
 # ---------------------------------------------------------------------------------------------------------- a new kind
 
 
 class Repeating(Drafter):
-    """Drafts the root again and again: the whole of a new drafter."""
+    """Drafts one token again and again: the whole of a new drafter."""
 
-    def __init__(self, offset: int = 0):
-        self.offset = offset
+    def __init__(self, token: int = 0):
+        self.token = token
 
     def propose(self, shape, draws):
-        return [Draft(shape, torch.tensor([root] + [root + self.offset] * shape.budget), "top_k")
-                for root in self.roots]
+        return [Draft(shape, torch.tensor([root] + [self.token] * shape.budget), "top_k") for root in self.roots]
 
 
 def test_a_new_drafter_is_one_class_and_one_row(monkeypatch):
     monkeypatch.setattr(Kind, "drafter", property(lambda kind: Repeating))
-    monkeypatch.setitem(DRAFTERS, "repeating", Kind("", "the root", Traits(), "offset"))
-    drafter = make("repeating:0", PAIR)
+    monkeypatch.setitem(DRAFTERS, "repeating", Kind("", "the root"))
+    drafter = make("repeating:3", PAIR)
     assert isinstance(drafter, Repeating) and drafter.window is None and not drafter.wants_hidden_states
     assert decode(drafter, shape=Tree([-1, 0, 1, 2])).new_tokens == continuations()
     with pytest.raises(ValueError, match="a Repeating cannot be recorded in a trace"):

@@ -84,7 +84,7 @@ def load(folder, kind, **changed):
 
 def drafted(kind, folder, text, shape="chain:8"):
     """The drafter's tokens after a text, whose last token is the root."""
-    drafter = make(kind, SimpleNamespace(target=TARGET), folder=str(folder))
+    drafter = make(kind, SimpleNamespace(target=TARGET), {"folder": str(folder)})
     drafter.start([torch.tensor(text[:-1])])
     drafter.commit([[]], text[-1:], TARGET(torch.tensor([text[:-1]]), output_hidden_states=True))
     (draft,) = drafter.propose(named(shape), None)
@@ -225,7 +225,7 @@ def test_medusa_counts_the_heads_that_are_there(with_outputs, whole, tmp_path):
 
 
 def is_lossless(kind, folder):
-    drafter = make(kind, SimpleNamespace(target=TARGET), folder=str(folder))
+    drafter = make(kind, SimpleNamespace(target=TARGET), {"folder": str(folder)})
     done = live.decode(TARGET, drafter, PROMPTS, shape="kary:2@6", max_new_tokens=9)
     greedy = [TARGET.generate(prompt[None], max_new_tokens=9, do_sample=False, pad_token_id=0, eos_token_id=None)
               for prompt in PROMPTS]

@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 
 from lib.drafters import heads
 from lib.drafters.combined import CombinedDrafter
-from lib.drafters.drafter import levels_of
+from lib.drafters.drafter import first_levels
 from lib.drafters.heads.eagle3 import continued, unroll
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
@@ -152,7 +152,7 @@ class Rounds:
 def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, seed):
     rounds, one_pass = Rounds(drafter(name), seed), name in ONE_PASS
     for tree in forest:
-        calls, tree = rounds.drafter.calls, levels_of(tree, HEADS[name].depth)[0] if one_pass else tree
+        calls, tree = rounds.drafter.calls, first_levels(tree, HEADS[name].depth) if one_pass else tree
         drafts = rounds.drafter.propose(tree, draws())
         passes = min(1, tree.budget) if one_pass else max(1, tree.max_depth)
         assert rounds.drafter.calls - calls == passes, "one forward pass per level, or in all"

@@ -219,10 +219,10 @@ def test_a_number_means_the_targets_own_most_frequent_tokens(tmp_path, monkeypat
     pair = SimpleNamespace(target=MODEL, draft_model=OTHER, target_name="t")
     assert make("model:vocabulary=3", pair).output.tokens.tolist() == [4, 6, 9]
     assert make("combined:1:vocabulary=2", pair).drafter.output.tokens.tolist() == [4, 9]
-    assert make("combined", pair, vocabulary=torch.tensor([8])).drafter.output.tokens.tolist() == [8]
+    assert make("combined", pair, {"vocabulary": torch.tensor([8])}).drafter.output.tokens.tolist() == [8]
     for count in (0, 5):
         with pytest.raises(ValueError, match=f"vocabulary is {count}; target 't' lists fewer: give 1 to 4"):
-            make("model", pair, vocabulary=count)
+            make("model", pair, {"vocabulary": count})
     with pytest.raises(ValueError, match="no list of frequent tokens ships for target 'none .*most_frequent"):
         make("model:vocabulary=8", PAIR)
 

@@ -13,65 +13,30 @@ from safetensors.torch import load_file, save_file
 
 from lib.drafters import make
 from lib.drafters.drafter import merge
-from lib.drafters.text_drafters import (
-    LookupDrafter,
-    NgramDrafter,
-    SuffixAutomatonDrafter,
-    load_tables,
-    save_tables,
-)
-from lib.drafters.text_index import (
-    ENTRIES,
-    NgramTables,
-    SuffixAutomaton,
-    count_answers,
-    count_tables,
-)
+from lib.drafters.text_drafters import LookupDrafter, NgramDrafter, SuffixAutomatonDrafter, load_tables, save_tables
+from lib.drafters.text_index import ENTRIES, NgramTables, SuffixAutomaton, count_tables
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_replay import trees
 from lib.trees import named
 
 VOCABULARY = 4
 TEXTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=40)
+SHAPES = st.builds(lambda depth, budget: named(f"expansion:{','.join('2' * depth)}@{budget}"),
+                   st.integers(1, 5), st.integers(0, 9))
 MODEL = small_models.llama(3)
 
 
-def started(drafter, text):
-    """The drafter after a text whose second half arrived token by token, as bonus tokens do."""
+def draft_after(drafter, text, shape):
+    """The draft after a text whose second half arrived token by token, as bonus tokens do."""
     half = len(text) // 2
     drafter.start([torch.tensor(text[:half], dtype=torch.long)])
     for token in text[half:]:
         drafter.commit([[]], [token])
-    return drafter
+    return drafter.propose(shape, None)[0]
 
 
-# ------------------------------------------------------------------------------------------------------------- look-up
-
-
-def scanned(text, longest, length):
-    """Look-up by the book: every n, every earlier place, from the end."""
-    for n in range(min(longest, len(text) - 1), 0, -1):
-        for end in range(len(text) - 1, n - 1, -1):
-            if text[end - n : end] == text[-n:]:
-                yield text[end : end + length]
-
-
-@settings(deadline=None)
-@given(TEXTS, st.integers(1, 4), st.integers(1, 5), st.integers(0, 9))
-def test_lookup_finds_what_a_scan_finds(text, longest, depth, budget):
-    shape = named(f"expansion:{','.join('2' * depth)}@{budget}")
-    (draft,) = started(LookupDrafter(longest, 1), text).propose(shape, None)
-    expected = merge(text[-1], scanned(text, longest, shape.max_depth), budget)
-    assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
-
-
-# ------------------------------------------------------------------------------------------------- the suffix automaton
-
-
-def read(text):
-    automaton = SuffixAutomaton()
-    automaton.extend(text)
-    return automaton
+def same(draft, other):
+    return draft.tree == other.tree and torch.equal(draft.tokens, other.tokens)
 
 
 def places(text, length):
@@ -79,53 +44,55 @@ def places(text, length):
     return [end for end in range(length, len(text)) if text[end - length : end] == text[len(text) - length :]]
 
 
-def suffixes(text):
-    """The lengths at which the set of earlier places changes, longest first."""
-    found, before = [], []
-    for length in range(len(text) - 1, 0, -1):
-        if (ends := places(text, length)) != before:
-            found.append(length)
-        before = ends
-    return found
+# ---------------------------------------------------------------------------------------- look-up, the suffix automaton
 
 
-def by_length(automaton):
-    return [(length, [end for _, end in group]) for length, group in groupby(automaton.matches(), lambda pair: pair[0])]
+@settings(deadline=None)
+@given(TEXTS, st.integers(1, 4), st.integers(0, 3), SHAPES)
+def test_lookup_finds_what_a_scan_finds(text, shortest, more, shape):
+    lengths = range(min(shortest + more, len(text) - 1), shortest - 1, -1)
+    found = [text[end : end + shape.max_depth] for n in lengths for end in reversed(places(text, n))]
+    draft = draft_after(LookupDrafter(shortest + more, shortest), text, shape)
+    assert same(draft, merge(text[-1], found, shape.budget))
 
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.integers(0, 2), max_size=60) | st.lists(st.integers(0, 9), max_size=40))
 def test_matches_are_those_of_a_scan_and_show_every_token_that_followed(text):
-    automaton = read(text)
-    assert automaton.matched() == max(suffixes(text), default=0)
-    assert [length for length, _ in by_length(automaton)] == suffixes(text)
-    for length, ends in by_length(automaton):
-        assert set(ends) <= set(places(text, length))
-        assert {text[end] for end in ends} == {text[end] for end in places(text, length)}
+    (automaton := SuffixAutomaton()).extend(text)
+    lengths = range(len(text) - 1, 0, -1)
+    longest = [n for n in lengths if places(text, n) != places(text, n + 1)]  # where the set of earlier places changes
+    by_length = [(n, [end for _, end in group]) for n, group in groupby(automaton.matches(), lambda match: match[0])]
+    assert automaton.matched() == max(longest, default=0) and [n for n, _ in by_length] == longest
+    for n, ends in by_length:
+        assert set(ends) <= set(places(text, n))
+        assert {text[end] for end in ends} == {text[end] for end in places(text, n)}
         assert len(ends) == 1 + len({text[end] for end in ends}), "each token once, after the noted place"
-    assert len(automaton.lengths) <= 2 * len(text) + 1 and sum(map(len, automaton.steps)) <= 3 * len(text) + 1
+    states = [automaton.start]
+    for state in states:
+        states += [following for following in state.steps.values() if following not in states]
+    assert len(states) <= 2 * len(text) + 1
 
 
 def test_the_longest_match_is_found_where_it_was_last():
-    assert next(read([1, 2, 5, 1, 2, 6, 1, 2]).matches()) == (2, 5), "and not at 2"
+    (automaton := SuffixAutomaton()).extend([1, 2, 5, 1, 2, 6, 1, 2])
+    assert next(automaton.matches()) == (2, 5), "and not at 2"
 
 
 @settings(deadline=None)
-@given(TEXTS, st.integers(1, 4), st.integers(1, 4), st.integers(0, 9))
-def test_the_automatons_drafter_merges_what_followed_the_matches(text, shortest, depth, budget):
-    drafter = started(SuffixAutomatonDrafter(shortest), text)
-    shape = named(f"expansion:{','.join('2' * depth)}@{budget}")
-    (draft,) = drafter.propose(shape, None)
-    matches = [match for match in read(text).matches() if match[0] >= shortest]
-    expected = merge(text[-1], [text[end : end + shape.max_depth] for _, end in matches], budget)
-    assert draft.tree == expected.tree and torch.equal(draft.tokens, expected.tokens)
-    if draft.tree.budget:  # accepted tokens become text, and are matched from then on
-        path = list(draft.tree.paths()[0][1:])
-        drafter.commit([path], [7])
-        assert drafter.texts[0].tokens == text + draft.tokens_of(path) + [7]
+@given(TEXTS, st.integers(1, 4), SHAPES)
+def test_the_automatons_drafter_merges_what_followed_the_matches(text, shortest, shape):
+    drafter, automaton = SuffixAutomatonDrafter(shortest), SuffixAutomaton()
+    draft = draft_after(drafter, text, shape)
+    automaton.extend(text)
+    found = [text[end : end + shape.max_depth] for n, end in automaton.matches() if n >= shortest]
+    assert same(draft, merge(text[-1], found, shape.budget))
+    path = list(draft.tree.paths()[0][1:])  # accepted tokens become text, and are matched from then on
+    drafter.commit([path], [7])
+    assert drafter.texts[0].tokens == text + draft.tokens_of(path) + [7]
 
 
-# ------------------------------------------------------------------------------------------------------------- n-grams
+# -------------------------------------------------------------------------------------------------------------- n-grams
 
 
 def contexts(n):
@@ -143,8 +110,10 @@ def numbered(orders):
     return NgramTables(tuple(orders), VOCABULARY)
 
 
-def candidates(text, context, orders, enough, longest):
-    """The tokens that may follow a context, by scans from the end of the text; each once."""
+def candidates(text, path, orders, enough, longest):
+    """The tokens that may follow a path after a text, by scans from the end of the text; each once."""
+    context = text + path
+
     def in_text(n):
         ends = (end for end in range(len(text) - 1, n - 1, -1) if text[end - n : end] == context[-n:])
         return [text[end] for end in ends][:1] if n <= len(context) else []
@@ -160,30 +129,24 @@ def candidates(text, context, orders, enough, longest):
 @settings(deadline=None)
 @given(TEXTS, tables(), trees(8), st.integers(1, 4), st.integers(1, 4))
 def test_ngrams_are_what_a_scan_of_the_text_and_the_tables_find(text, orders, shape, enough, longest):
-    drafter, paths = started(NgramDrafter(numbered(orders), enough, longest), text), {(): []}
+    paths = {(): []}
     for choice in sorted(shape.choices(), key=len):
         if choice[:-1] in paths:
-            path = paths[choice[:-1]]
-            found = candidates(text, text + path, orders, enough, longest)
+            found = candidates(text, paths[choice[:-1]], orders, enough, longest)
             if choice[-1] < len(found):
-                paths[choice] = path + [found[choice[-1]]]
-    (draft,) = drafter.propose(shape, None)
+                paths[choice] = paths[choice[:-1]] + [found[choice[-1]]]
+    draft = draft_after(NgramDrafter(numbered(orders), enough, longest), text, shape)
     assert draft.token_list[0] == text[-1]
     assert dict(zip(draft.tree.choices(), draft.token_list[1:], strict=True)) == {
         choice: path[-1] for choice, path in paths.items() if choice}
 
 
-@pytest.mark.parametrize("make_drafter, message", [
-    (lambda: LookupDrafter(longest=2, shortest=3), "from 3 to 2"),
-    (lambda: SuffixAutomatonDrafter(0), "shortest match is 0"),
-    (lambda: NgramDrafter(NgramTables((), VOCABULARY), enough=0), "matches of 0 to 4"),
-    (lambda: NgramDrafter(NgramTables((), VOCABULARY), longest=0), "matches of 2 to 0")])
-def test_lengths_and_orders_that_mean_nothing_are_refused(make_drafter, message):
+@pytest.mark.parametrize("kind, arguments, message", [
+    (LookupDrafter, (2, 3), "from 3 to 2"), (SuffixAutomatonDrafter, (0,), "shortest match is 0"),
+    (NgramDrafter, (numbered([]), 0), "matches of 0 to 4"), (NgramDrafter, (numbered([]), 2, 0), "matches of 2 to 0")])
+def test_lengths_and_orders_that_mean_nothing_are_refused(kind, arguments, message):
     with pytest.raises(ValueError, match=message):
-        make_drafter()
-
-
-# ------------------------------------------------------------------------------------------------------------ counting
+        kind(*arguments)
 
 
 def counted(text, indices, entries):
@@ -201,24 +164,22 @@ def counted(text, indices, entries):
             gains[context] = counts[best] - counts[shorter], best
         order = sorted(gains, key=lambda context: (-gains[context][0], context))
         orders.append({context: gains[context][1] for context in order[:most] if gains[context][0] >= 2})
-    return orders
+    return tuple(orders)
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(0, VOCABULARY - 1), min_size=3, max_size=120), st.tuples(*[st.integers(0, 20)] * 3),
-       st.integers(1, 3))
-def test_tables_keep_what_predicts_most_beyond_shorter_ones(text, entries, step):
-    indices = range(3, len(text), step)
-    assert count_tables(text, indices, entries, VOCABULARY).orders == numbered(counted(text, indices, entries)).orders
-
-
-def test_tables_are_counted_in_answers_alone():
-    made = count_answers([[3, 1, 1, 1], [3, 1, 1, 1]], [[2, 0], [2, 0]], VOCABULARY)
-    assert dict(made.orders[0]) == {(1,): 2, (2,): 0} and not any(made.orders[1:]), "shorter contexts predict all"
+@given(st.lists(st.tuples(TEXTS, TEXTS), max_size=6), st.tuples(*[st.integers(0, 20)] * 3))
+def test_tables_keep_what_predicts_most_of_the_answers_beyond_shorter_ones(dialogues, entries):
+    text, answered = [], []
+    for prompt, answer in dialogues:
+        answered += range(len(text) + len(prompt), len(text) + len(prompt) + len(answer))
+        text += prompt + answer
+    made = count_tables(*zip(*dialogues) if dialogues else ([], []), VOCABULARY, entries)
+    assert made.orders == counted(text, [index for index in answered if index >= 3], entries)
     assert sum(2 * (n + 1) * most for n, most in enumerate(ENTRIES, start=1)) < 1.5 * 2**20, "bytes of their files"
 
 
-# --------------------------------------------------------------------------------------------------------------- files
+# ---------------------------------------------------------------------------------------------------------------- files
 
 
 @pytest.fixture
@@ -228,9 +189,8 @@ def folder(tmp_path):
 
 
 def test_tables_are_read_as_they_were_written(folder):
-    loaded = load_tables(folder, MODEL)
-    assert loaded.orders == small_heads.tables(small_models.VOCABULARY).orders and loaded.name_or_path == str(folder)
-    drafter = make("ngrams:5", SimpleNamespace(target=MODEL), folder=folder)
+    drafter = make("ngrams:5", SimpleNamespace(target=MODEL), {"folder": folder})
+    assert drafter.tables.orders == small_heads.tables(small_models.VOCABULARY).orders
     assert (drafter.enough, drafter.longest, drafter.name_or_path) == (5, 4, str(folder))
 
 
@@ -239,7 +199,7 @@ def test_tables_are_read_as_they_were_written(folder):
     (lambda config, tensors: config.update(kind="medusa"), "holds 'medusa'"),
     (lambda config, tensors: tensors.pop("said.2"), r"said.2 \[0\], not \[E, 2\]"),
     (lambda config, tensors: tensors.update({"said.1": tensors["said.1"][1:]}), r"not \[E, 1\]"),
-    (lambda config, tensors: tensors.update({"said.1": tensors["said.1"].long() + 99}), "outside the vocabulary"),
+    (lambda config, tensors: tensors.update({"said.1": tensors["said.1"].long() + 99}), "of tokens below 24"),
 ])
 def test_tables_that_do_not_fit_are_refused_by_name(folder, fault, message):
     config, tensors = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")

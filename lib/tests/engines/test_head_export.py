@@ -32,7 +32,7 @@ def saved(folder, **changed):
 
 @torch.no_grad()
 def drafts(folder):
-    drafter = make("eagle3", SimpleNamespace(target=TARGET), folder=str(folder))
+    drafter = make("eagle3", SimpleNamespace(target=TARGET), {"folder": str(folder)})
     drafted = []
     for prompt in PROMPTS:
         drafter.start([prompt])

@@ -50,7 +50,7 @@ def test_a_text_is_that_of_one_thread(pair, spec, shape, forward, monkeypatch):
 
     def text(thread: int) -> list[int]:
         prompt, = small_models.prompts(thread, (5 + 4 * thread,), vocabulary)
-        done = generate(pair.target, make(spec, pair, **options), prompt[None], shape=shape, forward=forward,
+        done = generate(pair.target, make(spec, pair, options), prompt[None], shape=shape, forward=forward,
                         max_new_tokens=16 if forward == NATIVE else 3)
         return done.new_tokens[0]
 
