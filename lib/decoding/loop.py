@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.attention.registration import takes_chains
 from lib.decoding.checks import DEEPEST, check, token_set, unpadded
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
-from lib.drafters.drafter import ROOT_ALONE, Drafter, FirstBranch, NoDrafter, first_levels, merge, refuse_nan
+from lib.drafters.drafter import ROOT_ALONE, Drafter, FirstBranch, NoDrafter, first_levels, merge
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
 from lib.lab.timing import clocked
@@ -167,7 +167,6 @@ class _Loop:
         if not self.limit:
             return
         outputs = prefill(self.forward, prompts, self.drafter.wants_hidden_states)
-        refuse_nan(outputs.logits, self.forward.model)
         self.cache, self.calls = outputs.cache, 1
         # the first roots: the target's next token after each prompt
         roots_alone = [merge(0, ())] * len(prompts)

@@ -19,14 +19,12 @@ class Policy:
 
     A policy defines `start`, the state before any text; `after(state, drafted, accepted, tokens)`, the state after a
     round of so many levels and accepted tokens, in which the text gained these tokens; and `depths(states)`, the number
-    of levels that each row of a batch drafts now, 0 for none.
+    of levels that each row of a batch drafts now, 0 for none. steps: by drafter the levels that it is for, where there
+    are several.
     """
 
     start: Any = None
-
-    def drafter(self, states: Sequence, count: int) -> int:
-        """Which of `count` drafters drafts in this round."""
-        return 0
+    steps: tuple[int, ...] = ()
 
 
 class History(Policy):
@@ -56,21 +54,15 @@ class Complexity(Policy):
     """
 
     start = ()
+    steps = 8, 5, 3
 
     def after(self, state: tuple, drafted: int, accepted: int, tokens: Sequence[int]) -> tuple:
         return *state, *tokens
 
-    def step(self, text: tuple) -> int:
-        """0 for simple text, 1 for medium, 2 for complex."""
-        length = len(text)
-        complexity = 0.1 if length < 10 else 0.6 * len(set(text)) / length + 0.4 * min(length / 1000, 1)
-        return (complexity >= 0.3) + (complexity >= 0.7)
-
     def depths(self, states: Sequence[tuple]) -> list[int]:
-        return [(8, 5, 3)[self.step(state)] for state in states]
-
-    def drafter(self, states: Sequence[tuple], count: int) -> int:
-        return min(count - 1, max(map(self.step, states)))
+        complexities = [0.6 * len(set(text)) / len(text) + 0.4 * min(len(text) / 1000, 1) if len(text) >= 10 else 0.1
+                        for text in states]
+        return [self.steps[(complexity >= 0.3) + (complexity >= 0.7)] for complexity in complexities]
 
 
 class WhereItPays(Policy):
@@ -121,8 +113,8 @@ POLICIES: dict[str, type[Policy]] = {"history": History, "complexity": Complexit
 
 
 class AdaptiveDrafter(Wrapper):
-    """Drafts the first levels of a static shape, as many as the policy chooses, with the drafter that it chooses, which
-    fills as many as the deepest row needs; the other rows' drafts are cut.
+    """Drafts the first levels of a static shape, as many as the policy chooses, with the drafter for the row of fewest
+    levels; it fills as many as the deepest row needs, and the other rows' drafts are cut.
     """
 
     def __init__(self, *drafters: Drafter, policy: Policy):
@@ -143,8 +135,9 @@ class AdaptiveDrafter(Wrapper):
 
     def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
         depths = self.policy.depths(self.states)
-        chosen = self.drafters[self.policy.drafter(self.states, len(self.drafters))]
-        proposed = chosen.propose(first_levels(static(shape), max(depths)), draws)
+        step = self.policy.steps.index(min(depths)) if self.policy.steps else 0
+        drafter = self.drafters[min(step, len(self.drafters) - 1)]
+        proposed = drafter.propose(first_levels(static(shape), max(depths)), draws)
         self.drafts = [cut(draft, depth) for draft, depth in zip(proposed, depths, strict=True)]
         return self.drafts
 

@@ -27,8 +27,6 @@ class ChoosingDrafter(Wrapper):
     """
 
     def __init__(self, *drafters: Drafter, length: int | None = None):
-        if len(drafters) < 2:
-            raise ValueError(f"{len(drafters)} drafters to choose among; give two or more")
         super().__init__(*drafters)
         self.length = length
         self.speeds = [math.inf] * len(drafters)  # tokens per second; of a drafter that was not tried yet the highest

@@ -17,8 +17,6 @@ class CombinedDrafter(Wrapper):
     """
 
     def __init__(self, lookup: SuffixAutomatonDrafter, drafter: Drafter, enough: int = 4):
-        if enough < 1:
-            raise ValueError(f"a match of {enough} tokens is enough; give 1 or more")
         super().__init__(lookup, drafter)
         self.lookup, self.enough = lookup, enough
 

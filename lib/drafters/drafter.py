@@ -252,11 +252,3 @@ def part_of(tree: Tree, nodes: tuple[int, ...]) -> Tree:
         return tree
     index_of = {node: index for index, node in enumerate(nodes)}
     return Tree([NO_PARENT] + [index_of[int(tree.parents[node])] for node in nodes[1:]], tree.rank[list(nodes)])
-
-
-def refuse_nan(logits: Tensor, model) -> None:
-    """ValueError that names the model where its logits [..., V] after the prompts hold NaN."""
-    if bool(logits.isnan().any()):
-        name = getattr(model, "name_or_path", "") or type(model).__name__
-        raise ValueError(f"model {name!r} gives NaN after the prompt, so its weights hold NaN or overflow in "
-                         f"{logits.dtype}; load other weights, or another dtype")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lib.attention.registration import check_attention, takes_chains
-from lib.drafters.drafter import Drafter, added_tokens, refuse_nan
+from lib.drafters.drafter import Drafter, added_tokens
 from lib.drafters.filling import Filling, check_proposal
 from lib.drafters.levels import block, native_levels, plan, planned_block, tails
 from lib.drafters.vocabulary import drafting
@@ -63,7 +63,6 @@ class LanguageModelDrafter(Drafter):
         self.blocks = forward_pass(self.narrow)
         self.choices = self.narrow.get_output_embeddings().out_features  # tokens to choose from
         done = prefill(forward_pass(self.narrow, "layers"), prompts)
-        refuse_nan(done.logits, self.model)
         self.cache = done.cache
         self.calls += 1
         self.tails: list[list[int]] = [[] for _ in prompts]  # committed tokens that the cache lacks, the root last

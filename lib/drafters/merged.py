@@ -17,15 +17,6 @@ class MergedDrafter(Wrapper):
     and the merged draft keeps each one's proposal apart.
     """
 
-    def __init__(self, *drafters: LanguageModelDrafter):
-        if len(drafters) < 2:
-            raise ValueError(f"{len(drafters)} drafters to merge; give two or more")
-        proposals = {drafter.proposal for drafter in drafters}
-        if proposals not in ({"top_k"}, {"iid"}):
-            raise ValueError(f"proposals of the drafters to merge are {', '.join(sorted(proposals))}; give drafters "
-                             "that are all \"top_k\" or all \"iid\"")
-        super().__init__(*drafters)
-
     @classmethod
     def of(cls, pair, *, models: Sequence, proposal: str = "top_k", temperature: float = 1.0) -> "MergedDrafter":
         """Language models, all of them given."""
@@ -34,8 +25,8 @@ class MergedDrafter(Wrapper):
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         by_row = zip(*(drafter.propose(shape, draws) for drafter in self.drafters))
-        self.drafts = [merge_samples(drafts) if drafts[0].proposal == "iid" else merge_chosen(drafts)
-                       for drafts in by_row]
+        self.drafts = [merge_chosen(drafts) if all(draft.proposal == "top_k" for draft in drafts) else
+                       merge_samples(drafts) for drafts in by_row]
         return self.drafts
 
 

@@ -17,10 +17,9 @@ DRAFT_MODEL, FOLDER = "draft model", "folder"  # see `Kind.needs`
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of drafter: its class as "module:Class", which is imported when it is used, and what it drafts."""
+    """A kind of drafter: its class as "module:Class", which is imported when it is used."""
 
     home: str
-    proposes: str
     traits: Traits = Traits()
     needs: str = ""  # DRAFT_MODEL, that of the pair; FOLDER, of the kind's name, with a trained head or tables
     specs: tuple[str, ...] = ()  # those that studies decode by default; heads are found in their folders instead
@@ -43,36 +42,26 @@ class Kind:
         return {name: next(iter(get_args(of_type)), of_type) for name, of_type in types.items()}
 
 
-RANKED = Traits(BY_RANKS, grows=True)
+RANKED, TEXT = Traits(BY_RANKS, grows=True), Traits(AGAIN, reads_text=True)
 ONE_PASS = Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True)
 DRAFTERS: dict[str, Kind] = {
-    "none": Kind("drafter:NoDrafter", "nothing: plain decoding"),
-    "model": Kind("language_model:LanguageModelDrafter", "a language model's most likely tokens, or its samples",
-                  RANKED, DRAFT_MODEL, ("model",), advised=True),
-    "ngrams": Kind("text_drafters:NgramDrafter", "n-grams of the text, then those counted on the target's own text",
-                   Traits(BY_RANKS, reads_text=True), FOLDER),
-    "lookup": Kind("text_drafters:LookupDrafter", "the tokens after earlier occurrences of the last few tokens",
-                   Traits(AGAIN, reads_text=True), specs=("lookup",), advised=True),
-    "sam": Kind("text_drafters:SuffixAutomatonDrafter", "the tokens after the longest earlier match of any length",
-                Traits(AGAIN, reads_text=True), specs=("sam",), advised=True),
-    "combined": Kind("combined:CombinedDrafter", "the longest earlier match where it is long enough, a model or a head "
-                     "elsewhere", Traits(AGAIN), DRAFT_MODEL, ("combined",), advised=True),
-    "merged": Kind("merged:MergedDrafter", "several language models' trees, or samples, in one tree", Traits(),
-                   DRAFT_MODEL, ("merged",)),
-    "choosing": Kind("choosing:ChoosingDrafter", "one of several drafters: the fastest, or by the text's length",
-                     Traits(), DRAFT_MODEL),
-    "adaptive": Kind("adaptive:AdaptiveDrafter", "a language model, as deep as a policy advises", Traits(), DRAFT_MODEL,
+    "none": Kind("drafter:NoDrafter"),
+    "model": Kind("language_model:LanguageModelDrafter", RANKED, DRAFT_MODEL, ("model",), advised=True),
+    "ngrams": Kind("text_drafters:NgramDrafter", Traits(BY_RANKS, reads_text=True), FOLDER),
+    "lookup": Kind("text_drafters:LookupDrafter", TEXT, specs=("lookup",), advised=True),
+    "sam": Kind("text_drafters:SuffixAutomatonDrafter", TEXT, specs=("sam",), advised=True),
+    "combined": Kind("combined:CombinedDrafter", Traits(AGAIN), DRAFT_MODEL, ("combined",), advised=True),
+    "merged": Kind("merged:MergedDrafter", Traits(), DRAFT_MODEL, ("merged",)),
+    "choosing": Kind("choosing:ChoosingDrafter", Traits(), DRAFT_MODEL),
+    "adaptive": Kind("adaptive:AdaptiveDrafter", Traits(), DRAFT_MODEL,
                      ("adaptive:history", "adaptive:complexity", "adaptive:pays")),
-    "medusa": Kind("marginals:MedusaDrafter", "heads on the target's last hidden state, one per depth", ONE_PASS,
-                   FOLDER),
-    "eagle3": Kind("eagle3:Eagle3Drafter", "a layer that continues features fused from three of the target's layers",
-                   RANKED, FOLDER),
-    "dflash": Kind("marginals:DFlashDrafter", "layers that predict every depth in one forward pass", ONE_PASS, FOLDER),
-    "dspark": Kind("marginals:DSparkDrafter", "a block head, with a bias from each node's parent token",
-                   Traits(BY_RANKS, grows=True, one_pass=True), FOLDER),
-    "mtp": Kind("mtp:MtpDrafter", "the target's own multi-token-prediction module", specs=("mtp",), advised=True),
-    "random": Kind("controls:RandomDrafter", "uniform random tokens", Traits(control=True), specs=("random",)),
-    "oracle": Kind("controls:OracleDrafter", "the target's own continuation", Traits(control=True), specs=("oracle",)),
+    "medusa": Kind("marginals:MedusaDrafter", ONE_PASS, FOLDER),
+    "eagle3": Kind("eagle3:Eagle3Drafter", RANKED, FOLDER),
+    "dflash": Kind("marginals:DFlashDrafter", ONE_PASS, FOLDER),
+    "dspark": Kind("marginals:DSparkDrafter", Traits(BY_RANKS, grows=True, one_pass=True), FOLDER),
+    "mtp": Kind("mtp:MtpDrafter", specs=("mtp",), advised=True),
+    "random": Kind("controls:RandomDrafter", Traits(control=True), specs=("random",)),
+    "oracle": Kind("controls:OracleDrafter", Traits(control=True), specs=("oracle",)),
 }
 
 
@@ -94,8 +83,7 @@ def make(spec: str, pair, options: Mapping[str, object] = {}) -> Drafter:
     try:
         signature(maker).bind(**options)
     except TypeError as error:
-        raise ValueError(f"drafter {name!r} ({kind.proposes}): {error}; it takes "
-                         f"{', '.join(kind.options) or 'no options'}") from None
+        raise ValueError(f"drafter {name!r}: {error}; it takes {', '.join(kind.options) or 'no options'}") from None
     return maker(**options)
 
 

@@ -27,7 +27,7 @@ class Prefilled:
 
 
 def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = False) -> Prefilled:
-    """The texts int64[T], forwarded by `run`, groups of similar lengths one after another."""
+    """The texts int64[T], forwarded by `run`, groups of similar lengths one after another. ValueError for NaN."""
     # A state belongs to the end of one text, and takes no padding.
     least = 1 if takes_chains(run.model.config) else ALIKE
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
@@ -48,7 +48,12 @@ def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = Fal
     layers = tuple(groups[0] if in_order and len(groups) == 1 else
                    pad_sequence([row for rows in groups for row in rows], batch_first=True)[back]
                    for groups in zip(*states))
-    return Prefilled(cache, torch.cat(logits)[back], layers)
+    after_texts = torch.cat(logits)[back]
+    if after_texts.isnan().any():
+        name = run.model.name_or_path or type(run.model).__name__
+        raise ValueError(f"model {name!r} gives NaN after the prompt, so its weights hold NaN or overflow in "
+                         f"{after_texts.dtype}; load other weights, or another dtype")
+    return Prefilled(cache, after_texts, layers)
 
 
 def read(run: ForwardPass, tokens: Tensor, cache: TreeCache, keep: Tensor,

@@ -129,7 +129,7 @@ class Repeating(Drafter):
 
 def test_a_new_drafter_is_one_class_and_one_row(monkeypatch):
     monkeypatch.setattr(Kind, "drafter", property(lambda kind: Repeating))
-    monkeypatch.setitem(DRAFTERS, "repeating", Kind("", "the root"))
+    monkeypatch.setitem(DRAFTERS, "repeating", Kind(""))
     drafter = make("repeating:3", PAIR)
     assert isinstance(drafter, Repeating) and drafter.window is None and not drafter.wants_hidden_states
     assert decode(drafter, shape=Tree([-1, 0, 1, 2])).new_tokens == continuations()
