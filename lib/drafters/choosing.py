@@ -49,9 +49,9 @@ class ChoosingDrafter(Wrapper):
             self.active = speeds.index(max(speeds))
         else:
             self.active = 0 if max(self.lengths) <= self.length else len(self.drafters) - 1
-        self.began, calls, chosen = time.perf_counter(), self.calls, self.drafters[self.active]
-        self.drafts = chosen.propose(shape, draws)
-        self.levels = chosen.levels or [self.calls - calls] * len(self.drafts)
+        self.began = time.perf_counter()
+        self.drafts = self.drafters[self.active].propose(shape, draws)
+        self.levels = self.drafters[self.active].levels
         return self.drafts
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None, drafts=None) -> None:

@@ -15,7 +15,7 @@ class RandomDrafter(Drafter):
     """Uniform random tokens, siblings distinct: the acceptance that a shape has by chance."""
 
     def __init__(self, vocabulary: int, generator: torch.Generator):
-        self.vocabulary, self.generator = vocabulary, generator
+        self.vocabulary = vocabulary
         self.random = random.Random(int(torch.randint(2**62, (), generator=generator)))
 
     @classmethod
@@ -29,8 +29,8 @@ class RandomDrafter(Drafter):
     def _tokens(self, shape: Tree, root: int) -> Tensor:
         tokens = torch.full((shape.size,), root)
         for node in range(shape.size):
-            children = shape.children(node)
-            tokens[list(children)] = torch.tensor(self.random.sample(range(self.vocabulary), len(children))).long()
+            children = list(shape.children(node))
+            tokens[children] = torch.tensor(self.random.sample(range(self.vocabulary), len(children))).long()
         return tokens
 
 
@@ -46,7 +46,7 @@ class ExcerptDrafter(RandomDrafter):
 
     def _tokens(self, shape: Tree, root: int) -> Tensor:
         tokens = super()._tokens(shape, root)
-        positions = torch.randint(len(self.text), (shape.size,), generator=self.generator)
+        positions = torch.tensor(self.random.choices(range(len(self.text)), k=shape.size))
         for node in range(shape.size):
             children = list(shape.children(node))
             positions[children[:1]] = (positions[node] + 1) % len(self.text)

@@ -51,7 +51,6 @@ class Drafter:
     knows: int | None = None  # size of the vocabulary that it drafts from; None where that is the target's
     wants_hidden_states: bool = False  # whether `commit` reads them
     with_probs: bool = False  # whether its chosen children carry the distributions that they were chosen from
-    name_or_path: str = ""  # the folder that its head or tables were read from
 
     @classmethod
     def refusal(cls, target) -> str:
@@ -238,8 +237,6 @@ def partial_draft(shape: Tree, tokens: Sequence[int]) -> Draft:
 
 def first_levels(shape: Tree | Growth, depth: float) -> Tree | Growth:
     """The shape, or where it is deeper its first levels."""
-    if shape.max_depth <= depth:
-        return shape
     if isinstance(shape, Growth):
         return shape.at_most(depth)
     return part_of(shape, tuple(np.flatnonzero(shape.depth <= depth).tolist()))

@@ -103,9 +103,8 @@ def native_levels(shape: Tree, waiting: Tails | None = None) -> Levels:
     levels = []
     for level in plan(shape)[0]:
         positions = mask = None
-        if level.depth and waiting is None:
-            positions, mask = torch.full((len(level.nodes),), level.depth - 1), level.sees
-        elif level.depth:
-            positions, mask = planned_block(waiting, level)
+        if level.depth:
+            of_head = torch.full((len(level.nodes),), level.depth - 1), level.sees
+            positions, mask = planned_block(waiting, level) if waiting else of_head
         levels.append((torch.tensor(level.nodes), level.children, positions, mask))
     return Levels(shape.size, levels)

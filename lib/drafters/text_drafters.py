@@ -28,25 +28,15 @@ class LookupDrafter(TextDrafter):
         self.longest, self.shortest = longest, shortest
 
     def new_text(self) -> LookupIndex:
-        """An empty text with an index of its n-grams."""
         return LookupIndex(self.longest, self.shortest)
 
 
 class SuffixAutomatonDrafter(TextDrafter):
-    """Proposes the tokens after the longest earlier match of the text's suffix, then those after shorter ones.
-
-    Matches have any length from `shortest` tokens on, and finding one takes amortised constant time per token (Hu et
-    al. 2024, SAM-Decoding, section 3.2).
+    """Proposes the tokens after the longest earlier match of the text's suffix, then those after shorter ones, which
+    takes amortised constant time per token (Hu et al. 2024, SAM-Decoding, section 3.2).
     """
 
-    def __init__(self, shortest: int = 1):
-        if shortest < 1:
-            raise ValueError(f"shortest match is {shortest}; give 1 or more tokens")
-        self.shortest = shortest
-
-    def new_text(self) -> SuffixAutomaton:
-        """An empty automaton."""
-        return SuffixAutomaton(self.shortest)
+    new_text = SuffixAutomaton
 
 
 class NgramDrafter(TextDrafter):
@@ -65,13 +55,9 @@ class NgramDrafter(TextDrafter):
     @classmethod
     def of(cls, pair, *, folder=None, enough: int = 2, longest: int = 4) -> "NgramDrafter":
         """The drafter of the tables in a folder; without one, of those that ship for the pair's target."""
-        folder = folder or check_folder_of(pair.target_name, NGRAMS)
-        drafter = cls(load_tables(folder, pair.target), enough, longest)
-        drafter.name_or_path = str(folder)
-        return drafter
+        return cls(load_tables(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), enough, longest)
 
     def new_text(self) -> NgramIndex:
-        """An empty text, which reads the tables too."""
         return NgramIndex(self.tables, self.enough, self.longest)
 
     def draft(self, text: NgramIndex, shape: Tree) -> Draft:

@@ -14,7 +14,6 @@ ENTRIES = (16384, 65536, 65536, 32768)  # of tables, for contexts of 1 to 4 toke
 
 def trie(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> tuple[list[int], list[int]]:
     """Parents and tokens of the trie of sequences after a root, up to `budget` nodes; siblings in the order they came.
-
     No more sequences are read than the budget takes.
     """
     parents, tokens, children = [NO_PARENT], [root], {}
@@ -32,30 +31,28 @@ def trie(root: int, sequences: Iterable[Sequence[int]], budget: int | None = Non
 
 
 class LookupIndex:
-    """A growing text, and where each of its n-grams of `shortest` to `longest` tokens ends."""
+    """A growing text, and the places in it after each of its n-grams of `shortest` to `longest` tokens."""
 
     def __init__(self, longest: int, shortest: int):
         self.sizes = range(longest, shortest - 1, -1)
         self.tokens: list[int] = []
-        self.ends: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        self.ends: dict[Context, list[int]] = defaultdict(list)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Appends tokens and indexes the n-grams that they complete."""
+        """Appends tokens, each after the n-grams before it."""
         for token in tokens:
-            self.tokens.append(token)
-            end = len(self.tokens)
             for n in self.sizes:
-                if n <= end:
-                    self.ends[tuple(self.tokens[end - n :])].append(end)
+                if n <= len(self.tokens):
+                    self.ends[tuple(self.tokens[-n:])].append(len(self.tokens))
+            self.tokens.append(token)
 
     def continuations(self, length: int) -> Iterator[list[int]]:
         """Up to `length` tokens after every earlier occurrence of the text's last n tokens, for the largest n first, of
         one n the most recent first.
         """
         for n in self.sizes:
-            if n < len(self.tokens):
-                ends = self.ends[tuple(self.tokens[-n:])]  # the last one is the text's own end
-                yield from (self.tokens[ends[i] : ends[i] + length] for i in range(len(ends) - 2, -1, -1))
+            for end in reversed(self.ends.get(tuple(self.tokens[-n:]), ())):
+                yield self.tokens[end : end + length]
 
 
 @dataclass(slots=True, eq=False)
@@ -73,14 +70,11 @@ class State:
 
 class SuffixAutomaton:
     """Every substring of the tokens so far, in at most 2 n states; a token takes amortised constant time (Blumer et al.
-    1985).
-
-    The link of the whole text's state, `last`, is the longest suffix of the text that occurred before; further links
-    give shorter ones. shortest: tokens of a match from which the text is continued.
+    1985). The links of the whole text's state, `last`, lead to the suffixes that occurred before, the longest first.
     """
 
-    def __init__(self, shortest: int = 1):
-        self.shortest, self.tokens = shortest, []
+    def __init__(self):
+        self.tokens: list[int] = []
         self.start = self.last = State({}, 0, None, 0)
 
     def extend(self, tokens: Iterable[int]) -> None:
@@ -112,13 +106,11 @@ class SuffixAutomaton:
             state = state.link
 
     def continuations(self, length: int) -> Iterator[list[int]]:
-        """Up to `length` tokens after each place of `matches`, for suffixes of `shortest` tokens or more."""
-        return (self.tokens[end : end + length] for size, end in self.matches() if size >= self.shortest)
+        """Up to `length` tokens after each place of `matches`."""
+        return (self.tokens[end : end + length] for _, end in self.matches())
 
     def _longest(self, state: State | None, token: int) -> State:
-        """The state whose longest string is that of `state` and a token; shorter strings are parted from longer ones,
-        which now end at one place less.
-        """
+        """The state whose longest string is that of `state` and a token, parted from that of longer strings."""
         match = state.steps[token]
         if match.length == state.length + 1:
             return match
@@ -155,15 +147,13 @@ def count_tables(prompts: Iterable[Sequence[int]], answers: Iterable[Sequence[in
     tables = NgramTables((), vocabulary)
     for n, most in enumerate(entries, start=1):
         counts = Counter(tuple(tokens[end - n : end + 1]) for end in answered if end >= len(entries))
-        favourites: dict[Context, tuple[int, int]] = {}  # context -> count and next token, of equals the lowest token
-        for (*context, token), count in sorted(counts.items()):
-            if count > favourites.get(tuple(context), (0, 0))[0]:
-                favourites[tuple(context)] = count, token
+        favourites = {gram[:-1]: gram for gram in sorted(counts, key=lambda gram: (counts[gram], -gram[-1]))}
         shorter = NgramIndex(tables, enough=2, longest=1)  # which reads the tables so far alone
-        gains = {context: count - counts.get((*context, *shorter.candidates(context)[:1]), 0)
-                 for context, (count, _) in favourites.items()}
-        best = sorted((context for context, gain in gains.items() if gain >= 2), key=lambda context: -gains[context])
-        order = {context: favourites[context][1] for context in best[:most]}
+        gains = {context: counts[gram] - counts.get((*context, *shorter.candidates(context)[:1]), 0)
+                 for context, gram in favourites.items()}
+        best = sorted((context for context in gains if gains[context] >= 2),
+                      key=lambda context: (-gains[context], context))
+        order = {context: favourites[context][-1] for context in best[:most]}
         tables = NgramTables((*tables.orders, order), vocabulary)
     return tables
 

@@ -123,8 +123,8 @@ class NgramDrafter(LookupDrafter):
 
     def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
         """One continuation, as deep as the shape and the text allow."""
-        ends = (text.ends[tuple(text.tokens[-n:])] for n in text.sizes)
-        found = next(([text.tokens[places[0] :][: shape.max_depth]] for places in ends if len(places) > 1), [])
+        ends = (text.ends.get(tuple(text.tokens[-n:])) for n in text.sizes)
+        found = next(([text.tokens[places[0] :][: shape.max_depth]] for places in ends if places), [])
         return merge(text.tokens[-1], found)
 
 

@@ -38,8 +38,8 @@ class NgramChain(NgramIndex):
 class SuffixChain(SuffixAutomaton):
     """A suffix automaton, whose draft is a chain where the longest match has `enough` tokens."""
 
-    def __init__(self, shortest: int, enough: int):
-        super().__init__(shortest)
+    def __init__(self, enough: int):
+        super().__init__()
         self.enough = enough
 
     def draft(self, most: int) -> list[int]:
@@ -84,7 +84,7 @@ class Proposer:
         options = (vllm_config.additional_config or {}).get("draft_proposer", {})
         self.options = {"schedule": [], **self.defaults, **options}
         if unknown := ", ".join(self.options.keys() - self.defaults.keys() - {"schedule"}):
-            raise ValueError(f"draft_proposer has no option {unknown}; give {', '.join(self.defaults)} or schedule")
+            raise ValueError(f"draft_proposer has no option {unknown}; give {', '.join([*self.defaults, 'schedule'])}")
         self.num_tokens = vllm_config.speculative_config.num_speculative_tokens
         self.window, vocabulary = vllm_config.model_config.max_model_len, vllm_config.model_config.get_vocab_size()
         self.tables = read_tables(self.options["tables"], vocabulary) if "tables" in self.options else None
@@ -119,23 +119,23 @@ class Ngrams(Proposer):
 
 
 class Sam(Proposer):
-    """The tokens after the longest earlier match, of `shortest` tokens or more."""
+    """The tokens after the longest earlier match."""
 
-    defaults = {"shortest": 1}
+    defaults = {}
 
     def indexes(self):
         """Of a new text."""
-        return [SuffixChain(self.options["shortest"], enough=1)]
+        return [SuffixChain(enough=1)]
 
 
 class Combined(Proposer):
     """The longest earlier match where it has `enough` tokens, elsewhere n-grams as `Ngrams` has them by default."""
 
-    defaults = {"tables": "", "enough": 4, "shortest": 1}
+    defaults = {"tables": "", "enough": 4}
 
     def indexes(self):
         """Of a new text."""
-        return [SuffixChain(self.options["shortest"], self.options["enough"]), NgramChain(self.tables, 2, 4)]
+        return [SuffixChain(self.options["enough"]), NgramChain(self.tables, 2, 4)]
 
 
 def read_tables(folder: str, vocabulary: int) -> NgramTables:

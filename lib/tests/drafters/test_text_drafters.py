@@ -80,12 +80,12 @@ def test_the_longest_match_is_found_where_it_was_last():
 
 
 @settings(deadline=None)
-@given(TEXTS, st.integers(1, 4), SHAPES)
-def test_the_automatons_drafter_merges_what_followed_the_matches(text, shortest, shape):
-    drafter, automaton = SuffixAutomatonDrafter(shortest), SuffixAutomaton()
+@given(TEXTS, SHAPES)
+def test_the_automatons_drafter_merges_what_followed_the_matches(text, shape):
+    drafter, automaton = SuffixAutomatonDrafter(), SuffixAutomaton()
     draft = draft_after(drafter, text, shape)
     automaton.extend(text)
-    found = [text[end : end + shape.max_depth] for n, end in automaton.matches() if n >= shortest]
+    found = [text[end : end + shape.max_depth] for _, end in automaton.matches()]
     assert same(draft, merge(text[-1], found, shape.budget))
     path = list(draft.tree.paths()[0][1:])  # accepted tokens become text, and are matched from then on
     drafter.commit([path], [7])
@@ -142,7 +142,7 @@ def test_ngrams_are_what_a_scan_of_the_text_and_the_tables_find(text, orders, sh
 
 
 @pytest.mark.parametrize("kind, arguments, message", [
-    (LookupDrafter, (2, 3), "from 3 to 2"), (SuffixAutomatonDrafter, (0,), "shortest match is 0"),
+    (LookupDrafter, (2, 3), "from 3 to 2"),
     (NgramDrafter, (numbered([]), 0), "matches of 0 to 4"), (NgramDrafter, (numbered([]), 2, 0), "matches of 2 to 0")])
 def test_lengths_and_orders_that_mean_nothing_are_refused(kind, arguments, message):
     with pytest.raises(ValueError, match=message):
@@ -191,7 +191,7 @@ def folder(tmp_path):
 def test_tables_are_read_as_they_were_written(folder):
     drafter = make("ngrams:5", SimpleNamespace(target=MODEL), {"folder": folder})
     assert drafter.tables.orders == small_heads.tables(small_models.VOCABULARY).orders
-    assert (drafter.enough, drafter.longest, drafter.name_or_path) == (5, 4, str(folder))
+    assert (drafter.enough, drafter.longest) == (5, 4)
 
 
 @pytest.mark.parametrize("fault, message", [
