@@ -251,7 +251,7 @@ def test_by_speed_each_is_tried_the_fastest_is_kept_and_a_change_is_noticed(monk
     ("combined:1.5", {}, "takes no '1.5'.* enough=INT, behind=STR, vocabulary=INT"),
     ("model:size=8192", {}, "takes no 'size=8192'"), ("random:generator=3", {}, "takes no 'generator=3'"),
     ("random", {}, "missing a required argument: 'generator'"),
-    ("lookup", {"size": 3}, "'lookup' .* unexpected keyword argument 'size'; it takes longest, shortest"),
+    ("lookup", {"size": 3}, "'lookup': got an unexpected keyword argument 'size'; it takes longest, shortest"),
     ("model:3", {}, "proposal is '3'; choose one of top_k, iid"),
     ("adaptive:blind", {}, "policy is 'blind'; choose one of history, complexity, pays"),
     ("medusa", {}, "no head of kind 'medusa' exists for target 'none that ships'.*give the")])
