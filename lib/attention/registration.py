@@ -71,13 +71,14 @@ def window_of(module, passed: dict) -> int | None:
     return passed.get(window) or config.sliding_window if kind in (SLIDING, COMBINED[1]) else None
 
 
-def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, **kwargs):
+def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, *,
+                 logits_to_keep: int | Tensor = 0, output_hidden_states: bool = False):
     """One forward pass of a registered model over a block of tree nodes that follow each row's committed tokens.
 
     tokens: int64[B, m]. depth: int64[m] or [B, m]; the position ids are prefix + depth.
     tree_mask: bool[m, mk] or [B, m, mk] with mk = cache.pending + m, or None for a causal block, which sees all
         pending nodes.
-    cache: a TreeCache, empty for a prefill. kwargs, and the outputs, are the model's.
+    cache: a TreeCache, empty for a prefill. The other arguments, and the outputs, are the model's.
     """
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
@@ -88,7 +89,8 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
             input_ids=tokens, position_ids=lengths[:, None].to(tokens.device) + depth,
             attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),  # transformers then builds no mask
             **{cache_argument: cache}, use_cache=True, tree_mask=None if tree_mask is None else SharedMask(tree_mask),
-            prefix_length=torch.tensor(cache.rows.as_list or [0]), **kwargs)
+            prefix_length=torch.tensor(cache.rows.as_list or [0]), logits_to_keep=logits_to_keep,
+            output_hidden_states=output_hidden_states)
 
 
 def can_host_tree(config) -> str | None:

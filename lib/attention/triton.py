@@ -144,7 +144,7 @@ def fused(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: l
     (batch, heads, nodes, dim), kv_heads, value_dim = query.shape, key.shape[1], value.shape[3]
     rows, blocks, tree_keys = heads // kv_heads * nodes, batch * kv_heads, mask.visible.shape[-1]
     lengths, words = mask.lengths(prefix, query.device), mask.words(query.device)
-    tile, keys = tiles(rows, max(dim, value_dim), query.itemsize)
+    tile, keys, warps = tiles(rows, max(dim, value_dim), query.itemsize)
     splits = splits or splits_for(blocks * triton.cdiv(rows, tile), _slots(query, tile), max(prefix) + tree_keys)
     partial = query.new_empty(blocks, splits, rows, value_dim, dtype=torch.float32)
     partial_lse = query.new_empty(blocks, splits, rows, dtype=torch.float32)
@@ -159,7 +159,7 @@ def fused(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: l
             *query.stride()[:3], *key.stride()[:3], *value.stride()[:3],
             ROWS=tile, KEYS=keys, DIM=wide_dim, VALUE_DIM=wide_value, GROUP=heads // kv_heads,
             CAPPED=softcap is not None,
-            num_warps=warps(tile), num_stages=STAGES,
+            num_warps=warps, num_stages=STAGES,
         )
         _merge_ranges[(blocks * rows,)](partial, partial_lse, output, lse, rows, value_dim, splits,
                                         SPLITS=triton.next_power_of_2(splits), VALUE_DIM=wide_value, num_warps=1)
@@ -183,18 +183,14 @@ def splits_for(programs: int, slots: int, keys: int) -> int:
     return next(splits for splits, share in enumerate(busy, 1) if share >= 0.9 * max(busy))
 
 
-def warps(tile: int) -> int:
-    """Warps of a program of `tile` rows."""
-    return 4 if tile <= 64 else 8
-
-
-def tiles(rows: int, dim: int, width: int) -> tuple[int, int]:
-    """Rows and keys of a program, for `rows` folded rows and heads of `dim` numbers of `width` bytes.
+def tiles(rows: int, dim: int, width: int) -> tuple[int, int, int]:
+    """Rows, keys and warps of a program, for `rows` folded rows and heads of `dim` numbers of `width` bytes.
 
     Compiled for an H200, these programs need no memory beyond registers; all but those of 128 rows fit twice on a
     multiprocessor, where one computes while the other waits for memory.
     """
     wide = dim > 128
     if width == 4:  # exact products run without matrix units and need many registers
-        return 16, 16 if wide else 64
-    return min(64 if wide else 128, max(16, triton.next_power_of_2(rows))), 32 if wide else 64
+        return 16, 16 if wide else 64, 4
+    tile = min(64 if wide else 128, max(16, triton.next_power_of_2(rows)))
+    return tile, 32 if wide else 64, 4 if tile <= 64 else 8

@@ -179,7 +179,7 @@ class NativeBlocks:
             if len({panels and panels.form for panels in (self.panels[mlp.gate_proj], self.panels[mlp.up_proj])}) > 1:
                 self.panels[mlp.gate_proj] = self.panels[mlp.up_proj] = None
         copies = [self.panels[part] for part in plain if self.panels[part] is not None]
-        self.copied_bytes = sum(copy.nbytes for copy in copies)  # of weights that are held a second time
+        self.copied_bytes = sum(part.nbytes for copy in copies for part in copy.tensors.values())
         self.most_rows = products.MOST_ROWS if None in self.panels.values() else math.inf
 
     def linear(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:

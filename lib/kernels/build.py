@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from lib.lab import processor
@@ -79,7 +79,8 @@ def _library(chosen: tuple[str, ...] | None, sources: tuple[Path, ...]) -> ctype
     try:
         return _built(chosen, sources)
     except (OSError, subprocess.SubprocessError) as error:
-        return f"it cannot be compiled: {error} (CXX names the compiler, XDG_CACHE_HOME the folder of the library)"
+        errors = [line for line in (getattr(error, "stderr", None) or "").splitlines() if "error" in line]
+        return f"it cannot be compiled: {[*errors, error][0]} (set CXX to a C++ compiler, XDG_CACHE_HOME to a folder)"
 
 
 def compiler() -> str:
@@ -103,15 +104,9 @@ def _built(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
         with tempfile.TemporaryDirectory(dir=cache_folder) as folder, ThreadPoolExecutor() as pool:
             made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
             parts = [f"{made}.{source.stem}.o" for source in sources]
-            list(pool.map(lambda part, source: _compile(*OPTIONS, *chosen, "-c", "-o", part, source), parts, sources))
-            _compile("-shared", "-pthread", "-o", made, *parts)
+            run = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=600)
+            list(pool.map(lambda part, source: run([compiler(), *OPTIONS, *chosen, "-c", "-o", part, source]), parts,
+                          sources))
+            run([compiler(), "-shared", "-pthread", "-o", made, *parts])
             os.replace(made, target)
     return ctypes.CDLL(str(target))
-
-
-def _compile(*options: str | Path) -> None:
-    try:
-        subprocess.run([compiler(), *options], check=True, capture_output=True, text=True, timeout=600)
-    except subprocess.CalledProcessError as error:
-        errors = [line for line in error.stderr.splitlines() if "error" in line] or [error.stderr]
-        raise OSError(f"{compiler()} ended with {error.returncode}: {errors[0]}") from error

@@ -49,10 +49,6 @@ class Panels:
         plain = self.kind in (HALVES, BYTES) and self.group == 0
         return dtype == torch.float32 or plain and dtype == torch.bfloat16
 
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self.tensors.values())
-
     def rows(self, outputs: Tensor | None = None) -> Tensor:
         """The weights of some outputs int64[...] as float32[..., in], or of all."""
         outputs = torch.arange(self.shape[0], device=self.numbers.device) if outputs is None else outputs

@@ -24,11 +24,11 @@ def compiled(function, types: dict[str, str], constants: dict[str, int], **optio
 
 def need(dtype: str, dim: int, rows: int) -> dict:
     """Shared memory in bytes of a program over a range of keys, and whether it multiplies by matrix units."""
-    tile, keys = kernel.tiles(rows, dim, WIDTHS[dtype])
+    tile, keys, warps = kernel.tiles(rows, dim, WIDTHS[dtype])
     types = {name: f"*{dtype}" for name in ("query", "key", "value")} | {"words": "*i32", "prefixes": "*i32"}
     types |= {"partial": "*fp32", "partial_lse": "*fp32", "factor": "fp32", "softcap": "fp32"}
     constants = {"CAPPED": 1, "ROWS": tile, "KEYS": keys, "DIM": dim, "VALUE_DIM": dim, "GROUP": 4}
-    made = compiled(kernel._range_of_keys, types, constants, num_warps=kernel.warps(tile), num_stages=kernel.STAGES)
+    made = compiled(kernel._range_of_keys, types, constants, num_warps=warps, num_stages=kernel.STAGES)
     units = "wgmma" in made.asm["ptx"] or "mma.sync" in made.asm["ptx"]
     return {"dtype": dtype, "dim": dim, "rows": tile, "shared": made.metadata.shared, "matrix units": units}
 

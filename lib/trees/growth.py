@@ -125,9 +125,7 @@ def grow(rule: Growth, children: Callable[[Candidates, np.ndarray], np.ndarray])
 
 @dataclass(frozen=True)
 class Eagle2(Growth):
-    """Expand and rerank (EAGLE-2, Li et al. 2024, section 4): the `width` nodes of a level with the largest reach get
-    `width` children each, and the `budget` candidates with the largest reach are kept.
-    """
+    """EAGLE-2 (Li et al. 2024, section 4): a level's `width` best get `width` children each, the `budget` best stay."""
 
     width: int = 8
 

@@ -171,26 +171,19 @@ def positions(tree: Tree) -> np.ndarray:
     """float[m]: each node's horizontal position in its level, the leftmost node at 0.
 
     Nodes of one level are at least 1 apart, siblings are ordered by rank, and a parent is midway between its first and
-    last child (Reingold and Tilford 1981, with whole contours instead of threads).
+    last child (Reingold and Tilford 1981, over whole levels instead of threads).
     """
-    shift = np.zeros(tree.size)  # of a node relative to its parent
-    left_edges, right_edges = {}, {}  # outline of a subtree by level below its root, relative to that root
+    across, depth = np.zeros(tree.size), tree.depth
     for node in reversed(range(tree.size)):
-        offsets, outline = [], ([], [])  # of the children's subtrees, each as far left as those before it allow
-        for child in tree.children(node):
-            child_left, child_right = left_edges.pop(child), right_edges.pop(child)
-            common = min(len(child_left), len(outline[1]))
-            offset = max((outline[1][level] - child_left[level] + 1 for level in range(common)), default=0.0)
-            offsets.append(offset)
-            outline = (outline[0] + [edge + offset for edge in child_left[len(outline[0]):]],
-                       [edge + offset for edge in child_right] + outline[1][len(child_right):])
-        middle = (offsets[0] + offsets[-1]) / 2 if offsets else 0.0
-        for child, offset in zip(tree.children(node), offsets):
-            shift[child] = offset - middle
-        left_edges[node], right_edges[node] = ([0.0, *(edge - middle for edge in side)] for side in outline)
-    across = np.zeros(tree.size)
-    for node in range(1, tree.size):
-        across[node] = across[tree.parents[node]] + shift[node]
+        children, done = tree.children(node), np.zeros(tree.size, dtype=bool)
+        for child in children:  # its subtree as far left as those before it allow
+            subtree = tree.mask[:, child]
+            common = [depth == level for level in np.intersect1d(depth[done], depth[subtree])]
+            across[subtree] += max((across[done & level].max() + 1 - across[subtree & level].min() for level in common),
+                                   default=0.0)
+            done |= subtree
+        if children:
+            across[node] = (across[children[0]] + across[children[-1]]) / 2
     return across - across.min()
 
 
@@ -199,9 +192,9 @@ def gallery(trees: Mapping[str, Tree], weights: Mapping[str, Sequence[float]] | 
 
     weights: by name float[m] in [0, 1], how strongly each node is coloured.
     """
-    columns = min(4, len(trees))
-    rows, size = -(-len(trees) // columns), (2.75 * columns, 2.4 * -(-len(trees) // columns))
-    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    columns, rows = min(4, len(trees)), -(-len(trees) // 4)
+    figure, axes = plt.subplots(rows, columns, figsize=(2.75 * columns, 2.4 * rows), squeeze=False,
+                                layout="constrained")
     for axis in axes.flat[len(trees):]:
         axis.set_visible(False)
     styles = styles_of(trees)
