@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
-from lib.drafters.heads.files import NGRAMS, check_folder_of, read
+from lib.drafters.heads.files import NGRAMS, folder_of, read
 from lib.drafters.text_index import LookupIndex, NgramIndex, NgramTables, SuffixAutomaton
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft
@@ -55,7 +55,7 @@ class NgramDrafter(TextDrafter):
     @classmethod
     def of(cls, pair, *, folder=None, enough: int = 2, longest: int = 4) -> "NgramDrafter":
         """The drafter of the tables in a folder; without one, of those that ship for the pair's target."""
-        return cls(load_tables(folder or check_folder_of(pair.target_name, NGRAMS), pair.target), enough, longest)
+        return cls(load_tables(folder or folder_of(pair.target_name, NGRAMS), pair.target), enough, longest)
 
     def new_text(self) -> NgramIndex:
         return NgramIndex(self.tables, self.enough, self.longest)
@@ -108,7 +108,7 @@ def save_tables(tables: NgramTables, folder: Path, record: Mapping[str, object])
 
 def load_tables(folder: str | Path, target) -> NgramTables:
     """Tables that `save_tables` wrote, context.N [E, N] and said.N [E]. ValueError where they do not fit the target."""
-    vocabulary, (settings, tensors) = target.config.get_text_config().vocab_size, read(folder, Path(folder))
+    vocabulary, (settings, tensors) = target.config.get_text_config().vocab_size, read(Path(folder))
     if (settings.get("kind"), settings.get("vocab_size")) != (NGRAMS, vocabulary):
         raise ValueError(f"{folder} holds {settings.get('kind')!r} of a target with vocab_size "
                          f"{settings.get('vocab_size')}, not {NGRAMS!r} of one with {vocabulary}; name another folder")

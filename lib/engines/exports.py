@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from lib.drafters.heads.files import check_folder_of
+from lib.drafters.heads.files import folder_of
 from lib.engines import head_export
 from lib.engines.environments import HOME
 from lib.engines.methods import Setting
@@ -50,5 +50,5 @@ def with_model(method: str) -> Callable[[object], Setting]:
 def with_head(method: str, **options) -> Callable[[object], Setting]:
     """The same of a method that drafts with the EAGLE-3 head of a pair's target, in the layout of its authors."""
     return lambda pair: Setting(method, drafter=str(head_export.write(
-        check_folder_of(pair.target_name, "eagle3"), pair.target, WEIGHTS / f"{pair.target_name}-eagle3")),
+        folder_of(pair.target_name, "eagle3"), pair.target, WEIGHTS / f"{pair.target_name}-eagle3")),
         options=options)

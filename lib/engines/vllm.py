@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
-from lib.drafters.heads.files import NGRAMS, check_folder_of
+from lib.drafters.heads.files import NGRAMS, folder_of
 from lib.drafters.text_drafters import LookupDrafter
 from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
@@ -208,7 +208,7 @@ LOOKUP = {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1}
 
 def custom(kind: str, pair) -> Setting:
     """The setting of one of our proposers, with the n-gram tables of the pair's target where it reads them."""
-    options = {"tables": str(check_folder_of(pair.target_name, NGRAMS).resolve())} if kind != "sam" else {}
+    options = {"tables": str(folder_of(pair.target_name, NGRAMS).resolve())} if kind != "sam" else {}
     return Setting(CUSTOM, drafter=f"{PROPOSER}.{kind.capitalize()}", options={ADDITIONAL: {PROPOSER: options}})
 
 

@@ -17,7 +17,7 @@ from lib.cost.by_depth_and_rank import read as read_rates
 from lib.cost.formats import check as check_formats
 from lib.cost.roofline import HARDWARE
 from lib.cost.served import read_costs
-from lib.drafters.heads.files import check_folder_of, folder_of, made_for
+from lib.drafters.heads.files import folder_of, made_for
 from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, needs
 from lib.engines import registry
 from lib.forward.load import dtypes_of
@@ -203,7 +203,7 @@ def possible_drafters(name: str, values: Values) -> None:
     target, *_ = sources(values["pairs"][0])
     for spec in values[name]:
         for head in needs(spec) - {DRAFT_MODEL}:
-            check_folder_of(target.name, head)
+            folder_of(target.name, head)
         if DRAFT_MODEL in needs(spec) and all(sources(pair)[1] is None for pair in values["pairs"]):
             raise ValueError(f"drafters name {spec!r}, but no pair has a draft model: name one, as in "
                              f"{target.name}|DRAFTER, or leave it out")

@@ -20,7 +20,7 @@ from lib.decoding import loop
 from lib.decoding.checks import token_set, window_refusal
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.filling import rank_of
-from lib.drafters.heads.files import NGRAMS, folder_of
+from lib.drafters.heads.files import NGRAMS, made_for
 from lib.drafters.registry import DRAFTERS, make
 from lib.drafters.text_drafters import NgramDrafter
 from lib.drafters.text_index import NgramTables
@@ -142,7 +142,7 @@ class Competitors(dict):
 
     def _made(self, spec: str) -> object:
         """The drafter of a spec, or its language model; n-grams of the text alone where no tables ship."""
-        if spec == NGRAMS and not folder_of(self.pairs[0].target_name, NGRAMS).is_dir():
+        if spec == NGRAMS and NGRAMS not in made_for(self.pairs[0].target_name):
             return NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
         drafter = make(spec, self.pairs[0])
         if not simulated.replayable(drafter):

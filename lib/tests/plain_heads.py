@@ -1,108 +1,131 @@
-"""The outputs of heads, computed plainly from a row's whole text: no cache, no batch, attention written out."""
+"""The outputs of heads, computed plainly from tensors as authors' layouts name them: no module, cache or batch."""
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import silu
 
-from lib.drafters.heads.eagle3 import Eagle3Head, continued
-from lib.drafters.heads.layers import embed
-from lib.drafters.heads.marginals import MedusaHeads
-from lib.trees import ROOT, growth
+from lib.trees import growth
 
-
-def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention by its formula, heads one by one."""
-    group, length = query.shape[1] // key.shape[1], query.shape[2]
-    out = []
-    for h in range(query.shape[1]):
-        scores = query[0, h] @ key[0, h // group].T / query.shape[-1] ** 0.5
-        seen = torch.ones(length, length, dtype=torch.bool).tril()
-        out.append(scores.masked_fill(~seen, float("-inf")).softmax(-1) @ value[0, h // group])
-    return torch.stack(out, dim=1)[None]
+DIM, EPSILON = 8, 1e-6  # of small heads
 
 
-def features_of(head, target, text: list[int]) -> Tensor:
-    """The head's features [1, T, H] of a text, from a forward pass of the target over all of it."""
-    return head.read(target(torch.tensor([text]), output_hidden_states=True).hidden_states)
+class PlainHead:
+    """A head on a target.
 
-
-def logits_after(head, target, text: list[int], path: list[int]) -> Tensor | None:
-    """A head's logits float[V] after a committed text and a drafted path: a whole forward pass per token; None beyond
-    the head's depth, and minus infinity for tokens that it does not draft.
+    tensors: of a file, by their names. features: the hidden states that it reads. tokens: those that it drafts, None
+    for all. normed_residual: of EAGLE-3. block_size, mask: the number of positions, and the mask token, of a block.
     """
-    if isinstance(head, Eagle3Head):
-        logits = eagle_logits(head, target, text, path)
-    elif len(path) >= head.depth:
-        return None
-    else:
-        logits = depth_logits(head, target, text, len(path))
-    if (markov := getattr(head, "markov_head", None)) is not None:
-        before, known = [*text, *path][-1], range(len(logits)) if head.tokens is None else head.tokens.tolist()
-        row = known.index(before) if before in known else len(known)
-        logits[list(known)] += markov.markov_w1.weight[row] @ markov.markov_w2.weight.T
-    if head.tokens is not None:
-        logits[[token for token in range(len(logits)) if token not in head.tokens]] = float("-inf")
-    return logits
 
+    def __init__(self, kind, target, tensors, *, features, tokens=None, normed_residual=False, block_size=0, mask=None):
+        self.kind, self.target, self.features, self.normed_residual = kind, target, features, normed_residual
+        self.tensors = {name.removesuffix(".weight"): tensor.to(target.dtype) for name, tensor in tensors.items()}
+        self.tokens = list(range(target.config.vocab_size)) if tokens is None else tokens.tolist()
+        self.block_size, self.mask = block_size, mask
 
-def depth_logits(head, target, text: list[int], depth: int) -> Tensor:
-    """The logits float[V] of a head with one distribution per depth, `depth` + 1 tokens after a text's last one."""
-    hidden = target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
-    if isinstance(head, MedusaHeads):
-        return target.lm_head(head.states(hidden[-1][0, -1])[depth])
-    root = target.get_input_embeddings()(torch.tensor([text[-1:]]))
-    return target.lm_head(head.states_along(head.read(hidden), root, torch.tensor([len(text) - 1]))[0, 0, depth])
+    @classmethod
+    def of(cls, head, target) -> "PlainHead":
+        """That of a module."""
+        config = head.config
+        return cls(config.kind, target, head.state_dict(), features=config.feature_layers, tokens=head.tokens,
+                   normed_residual=getattr(config, "norm_before_residual", False),
+                   block_size=getattr(config, "block_size", 0), mask=config.mask_token_id)
 
+    def __call__(self, x: Tensor, name: str) -> Tensor:
+        return x @ self.tensors[name].T + self.tensors.get(f"{name}.bias", 0)
 
-def eagle_logits(head, target, text: list[int], path: list[int]) -> Tensor:
-    """An EAGLE head's logits float[V], before any are left out."""
-    features = features_of(head, target, text[:-1])
-    for known in range(len(path) + 1):
-        tokens = torch.tensor([text[1:] + path[:known]])
-        places = torch.arange(tokens.shape[1])[None]
-        out = continued(head, features, embed(head, target, tokens), places, attend)[:, -1:]
-        features = torch.cat([features, out], dim=1)
-    return by_own_layer(head, target, head.states(out)[0, 0])
+    def normed(self, x: Tensor, name: str) -> Tensor:
+        return x / (x.square().mean(-1, keepdim=True) + EPSILON).sqrt() * self.tensors[name]
 
+    def heads(self, x: Tensor, name: str) -> Tensor:
+        """[n, heads, DIM] of x [n, ...], with rotary positions but for values."""
+        heads = self(x, f"{name}_proj").view(len(x), -1, DIM)
+        heads = self.normed(heads, f"{name}_norm") if f"{name}_norm" in self.tensors else heads
+        if name.endswith("v"):
+            return heads
+        angles = torch.arange(len(x))[:, None, None] * 10000.0 ** (-torch.arange(DIM // 2) / (DIM // 2))
+        (first, second), cos, sin = heads.chunk(2, dim=-1), angles.cos(), angles.sin()
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
-def by_own_layer(head, target, state: Tensor) -> Tensor:
-    """The logits float[V] of a state, by the head's own output layer if it has one."""
-    if head.lm_head is None:
-        return target.lm_head(state)
-    logits = torch.full((head.config.vocab_size,), float("-inf"), dtype=state.dtype)
-    logits[list(range(len(logits))) if head.tokens is None else head.tokens] = head.lm_head(state)
-    return logits
+    def layer(self, x: Tensor, read: Tensor, sees: Tensor, name: str) -> Tensor:
+        """x [n, H], whose attention reads [m, ...]; the last n of these have queries that attend to sees bool[n, m]."""
+        query, key, value = (self.heads(read, f"{name}.self_attn.{part}") for part in "qkv")
+        out, group = [], query.shape[1] // key.shape[1]
+        for head in range(query.shape[1]):
+            scores = (query[-len(x) :, head] @ key[:, head // group].T / DIM**0.5).masked_fill(~sees, float("-inf"))
+            out.append(scores.softmax(-1) @ value[:, head // group])
+        x = x + self(torch.cat(out, dim=-1), f"{name}.self_attn.o_proj")
+        normed = self.normed(x, f"{name}.post_attention_layernorm")
+        gate, up = (self(normed, f"{name}.mlp.{part}_proj") for part in ("gate", "up"))
+        return x + self(silu(gate) * up, f"{name}.mlp.down_proj")
 
+    def state(self, text: list[int], path: list[int]) -> Tensor | None:
+        """The input [H] of the output layer after a committed text and a drafted path; None beyond the head's depth."""
+        hidden = self.target(torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
+        if self.kind == "medusa":
+            x, block = hidden[-1][0, -1], 0
+            while f"{len(path)}.{block}.linear" in self.tensors:
+                x, block = x + silu(self(x, f"{len(path)}.{block}.linear")), block + 1
+            return x if block else None
+        features = self(torch.cat([hidden[layer][0] for layer in self.features], dim=-1), "fc")
+        table = self.tensors.get("embed_tokens", self.target.get_input_embeddings().weight)
+        if self.kind == "eagle3":
+            for count in range(len(path) + 1):
+                tokens, normed = text[1:] + path[:count], self.normed(features, "midlayer.hidden_norm")
+                read = torch.cat([self.normed(table[tokens], "midlayer.input_layernorm"), normed], dim=-1)
+                sees = torch.ones(len(tokens), len(tokens)).tril().bool()
+                x = self.layer(normed if self.normed_residual else features, read, sees, "midlayer")
+                features = torch.cat([features, x[-1:]])
+            return self.normed(x[-1], "norm")
+        position, context, layer = len(path) + (self.kind == "dflash"), self.normed(features, "hidden_norm"), 0
+        if position >= self.block_size:
+            return None
+        if (learned := self.tensors.get("place_embeddings")) is None:
+            x = table[[text[-1]] + [self.mask] * (self.block_size - 1)]
+        else:
+            x = torch.cat([table[text[-1:]], learned]) + context[-1]
+        while f"layers.{layer}.input_layernorm" in self.tensors:
+            read = torch.cat([context, self.normed(x, f"layers.{layer}.input_layernorm")])
+            x, layer = self.layer(x, read, torch.ones(len(x), len(read)).bool(), f"layers.{layer}"), layer + 1
+        return self.normed(x, "norm")[position]
 
-def filled(head, target, text: list[int], shape) -> Tensor:
-    """The tokens int64[m] that fill a shape after a committed text."""
-    tokens = torch.tensor([text[-1]] + [0] * shape.budget)
-    for node in range(shape.size):
-        children = list(shape.children(node))
-        if children:
-            path = tokens[list(shape.path(node))[1:]].tolist()
-            order = logits_after(head, target, text, path).sort(descending=True, stable=True).indices
-            tokens[children] = order[torch.tensor(shape.rank[children])]
-    assert tokens[ROOT] == text[-1]
-    return tokens
+    def logits(self, text: list[int], path: list[int]) -> Tensor | None:
+        """float[V] after a committed text and a drafted path, minus infinity for tokens that the head does not draft;
+        None beyond its depth.
+        """
+        if (state := self.state(text, path)) is None:
+            return None
+        logits = torch.full((self.target.config.vocab_size,), float("-inf"), dtype=state.dtype)
+        output = self.tensors.get("lm_head", self.tensors.get(f"{len(path)}.2"))  # of Medusa's first version
+        logits[self.tokens] = state @ (self.target.lm_head.weight[self.tokens] if output is None else output).T
+        if (first := self.tensors.get("markov_head.markov_w1")) is not None:
+            before = [*text, *path][-1]
+            row = before if len(first) == len(logits) else (*self.tokens, before).index(before)
+            logits[self.tokens] += self(first[row], "markov_head.markov_w2")
+        return logits
 
+    def filled(self, text: list[int], shape) -> Tensor:
+        """The tokens int64[m] that fill a shape after a committed text."""
+        tokens = torch.tensor([text[-1]] + [0] * shape.budget)
+        for node in range(shape.size):
+            if children := list(shape.children(node)):
+                path = tokens[list(shape.path(node))[1:]].tolist()
+                order = self.logits(text, path).sort(descending=True, stable=True).indices
+                tokens[children] = order[torch.tensor(shape.rank[children])]
+        return tokens
 
-def grown(head, target, text: list[int], rule) -> tuple:
-    """The tree that a growth rule makes after a committed text, and its tokens."""
-    tokens = {0: text[-1]}
+    def grown(self, text: list[int], rule) -> tuple:
+        """The tree that a growth rule makes after a committed text, and its tokens."""
+        paths = [()]  # by candidate
 
-    def children(candidates, nodes):
-        first, rows = len(candidates.parents), []
-        for node in nodes.tolist():
-            path, above = [], node
-            while above:
-                path.insert(0, tokens[above])
-                above = int(candidates.parents[above])
-            best = logits_after(head, target, text, path).double().softmax(-1).sort(descending=True, stable=True)
-            width = min(rule.width, len(best.values))
-            tokens.update((first + len(rows) * width + rank, int(best.indices[rank])) for rank in range(width))
-            rows.append(best.values[:width].numpy())
-        return np.stack(rows)
+        def children(candidates, nodes):
+            rows = []
+            for node in nodes.tolist():
+                best = self.logits(text, list(paths[node])).softmax(-1).sort(descending=True, stable=True)
+                width = min(rule.width, len(best.values))
+                paths.extend((*paths[node], token) for token in best.indices[:width].tolist())
+                rows.append(best.values[:width].numpy())
+            return np.stack(rows)
 
-    made = growth.grow(rule, children)
-    return made.tree, [tokens[node] for node in made.nodes.tolist()]
+        made = growth.grow(rule, children)
+        return made.tree, [text[-1], *(paths[node][-1] for node in made.nodes[1:])]

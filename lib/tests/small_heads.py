@@ -30,10 +30,7 @@ def head(kind: str, target, seed: int = 0, **changed):
             parameter.add_(0.3 * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
     if made.tokens is not None:
         made.tokens.copy_(torch.randperm(config.vocab_size)[: config.draft_vocab_size].sort().values)
-    made = made.to(target.dtype).eval()
-    if kind == "dflash":
-        made.mask_embedding = target.get_input_embeddings().weight[config.mask_token_id].detach()
-    return made
+    return made.to(target.dtype).eval()
 
 
 def tables(vocabulary: int) -> NgramTables:

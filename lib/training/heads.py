@@ -18,7 +18,7 @@ from transformers import LlamaConfig
 
 from lib.drafters import heads, vocabulary
 from lib.drafters.heads.eagle3 import unroll
-from lib.drafters.heads.layers import Head, embed
+from lib.drafters.heads.layers import Head
 from lib.forward.load import load_pair
 from lib.training import loop, own_text
 from lib.training.own_text import Draw, Windows
@@ -108,7 +108,7 @@ def unrolled(head, target, text: Lesson, generator: torch.Generator) -> Depths:
     """
     length = text.tokens.shape[1] - 1 - UNROLLED
     steps = unroll(head, target, head.read(text.hidden)[:, :length], text.tokens[:, 1:], UNROLLED)
-    return [head.states(features) for features in steps], [slice(step, step + length) for step in range(1, UNROLLED + 1)]
+    return [head.norm(features) for features in steps], [slice(step, step + length) for step in range(1, UNROLLED + 1)]
 
 
 def block(head, target, text: Lesson, generator: torch.Generator) -> Depths:
@@ -116,8 +116,7 @@ def block(head, target, text: Lesson, generator: torch.Generator) -> Depths:
     length = text.tokens.shape[1] - 1
     first = 1 + int(torch.randint(STRIDE, (), generator=generator))
     before = torch.arange(first, length - head.depth + 1, STRIDE, device=text.tokens.device)
-    roots = embed(head, target, text.tokens[:, before])
-    states = head.states_along(head.read(text.hidden), roots, before)
+    states = head.states_along(target, head.read(text.hidden), text.tokens[:, before], before)
     return list(states.unbind(2)), [before + depth for depth in range(head.depth)]
 
 
@@ -195,9 +194,6 @@ def new(kind: str, target, drafted: Tensor | None, seed: int) -> Head:
     head = heads.KINDS[kind](settings(kind, target.config, None if drafted is None else len(drafted)))
     if drafted is not None:
         head.tokens.copy_(drafted)
-    if kind == "dflash":
-        mask = torch.tensor(head.config.mask_token_id, device=target.device)
-        head.mask_embedding = embed(head, target, mask).detach()
     return head
 
 

@@ -1,11 +1,10 @@
 """EAGLE-3's head: one decoder layer that continues the target's features, token by token (Li et al. 2025).
 
-Entry j of a text is the target's feature at token j together with the embedding of token j + 1; from it the layer makes
-the feature at j + 1, and the output layer predicts token j + 2. Where the target's own feature is not known yet, the
-head's last one takes its place.
+Entry j of a text is the target's feature at token j, or after its end the head's last one, with the embedding of token
+j + 1; from it the layer makes the feature at j + 1, and the output layer predicts token j + 2.
 """
 
-from typing import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,80 +13,48 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from lib.drafters.heads.layers import Attend, Head, HeadLayer, Unrolled, embed
 
 
-class Eagle3Layer(HeadLayer):
-    """Its attention reads normed embedding and feature side by side; the feature is its residual."""
-
-    def __init__(self, config):
-        super().__init__(config, 2 * config.hidden_size)
-        self.hidden_norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-
-
 class Eagle3Head(Head):
-    """EAGLE-3 (Li et al. 2025, section 3): features fused from several of the target's layers, no loss on features.
+    """EAGLE-3 (Li et al. 2025, section 3): features fused from the target's hidden states (config.feature_layers).
 
-    config.feature_layers: indices into the target's hidden states. Of published heads: config.norm_before_residual: the
-    layer's residual is the normed feature. EAGLE-3.1 (arXiv 2605.09992): config.fc_norm norms each hidden state before
-    `fc`, and config.norm_before_fc all of them as one; config.norm_output: the next feature is the normed output.
+    Attention reads normed embedding and feature side by side; the feature is its residual, in some published heads the
+    normed one (config.norm_before_residual). `norm` comes before the output layer.
     """
 
     def __init__(self, config):
         super().__init__(config)
-        width, count = getattr(config, "target_hidden_size", None) or config.hidden_size, len(config.feature_layers)
-        self.fc_norm = self.input_norm = None
-        if getattr(config, "fc_norm", False):
-            self.fc_norm = nn.ModuleList(LlamaRMSNorm(width, config.rms_norm_eps) for _ in range(count))
-        if getattr(config, "norm_before_fc", False):
-            self.input_norm = LlamaRMSNorm(count * width, config.rms_norm_eps)
-        self.fc = nn.Linear(count * width, config.hidden_size, bias=False)
-        self.midlayer = Eagle3Layer(config)
-        self.norm = LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-
-    @property
-    def layer(self) -> Eagle3Layer:
-        """The decoder layer."""
-        return self.midlayer
+        hidden = config.hidden_size
+        self.fc = nn.Linear(len(config.feature_layers) * hidden, hidden, bias=False)
+        self.midlayer = HeadLayer(config, 2 * hidden)
+        self.midlayer.hidden_norm = LlamaRMSNorm(hidden, config.rms_norm_eps)
+        self.norm = LlamaRMSNorm(hidden, config.rms_norm_eps)
+        self.normed_residual = bool(getattr(config, "norm_before_residual", False))
 
     def read(self, hidden_states: Sequence[Tensor]) -> Tensor:
         """The features: low, middle and high layers' hidden states, side by side, through `fc`: [B, T, H]."""
-        states = [hidden_states[layer] for layer in self.config.feature_layers]
-        if self.fc_norm is not None:
-            states = [norm(state) for norm, state in zip(self.fc_norm, states)]
-        joined = torch.cat(states, dim=-1)
-        return self.fc(joined if self.input_norm is None else self.input_norm(joined))
+        return self.fc(torch.cat([hidden_states[layer] for layer in self.config.feature_layers], dim=-1))
 
     def enter(self, features: Tensor, embedded: Tensor) -> tuple[Tensor, Tensor]:
-        """The layer's input, from features and embeddings of the next tokens [B, T, H]: its residual; and that of its
-        attention: both side by side, normed.
-        """
-        layer, normed = self.midlayer, self.midlayer.hidden_norm(features)
-        residual = normed if getattr(self.config, "norm_before_residual", False) else features
-        return residual, torch.cat([layer.input_layernorm(embedded), normed], dim=-1)
-
-    def states(self, features: Tensor) -> Tensor:
-        """The input of the output layer: the normed features."""
-        return features if self.output_norm is not None else self.norm(features)
-
-    @property
-    def output_norm(self) -> LlamaRMSNorm | None:
-        """What norms the layer's output before it is the next feature, if anything does."""
-        return self.norm if getattr(self.config, "norm_output", False) else None
+        """The layer's input and that of its attention, from features and embeddings of the next tokens [B, T, H]."""
+        normed = self.midlayer.hidden_norm(features)
+        return (normed if self.normed_residual else features,
+                torch.cat([self.midlayer.input_layernorm(embedded), normed], dim=-1))
 
 
 def continued(head: Eagle3Head, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
     """The next features [B, T, H], of features and next tokens' embeddings [B, T, H] at positions int64[B or 1, T]."""
     x, read = head.enter(features, embedded)
-    out = head.layer(x, positions, attend, read)
-    return out if head.output_norm is None else head.output_norm(out)
+    return head.midlayer(x, positions, attend, read)
 
 
-def unroll(head: Eagle3Head, target, features: Tensor, tokens: Tensor, steps: int):
-    """The head's outputs along a known text from every entry at once: yields [B, T, H] for each of `steps` steps.
+def unroll(head: Eagle3Head, target, features: Tensor, tokens: Tensor, steps: int) -> Iterator[Tensor]:
+    """The head's outputs along a text from every entry at once: yields [B, T, H] for each of `steps` steps.
 
-    features [B, T, H]: those of tokens 0 .. T - 1; tokens int64[B, T + steps]: of step d, entry j reads token
-    j + 1 + d, which stands in column j + d. Step d at entry j predicts token j + 2 + d.
+    features [B, T, H]: of tokens 0 .. T - 1; tokens int64[B, T + steps]: those after the first. Step d at entry j reads
+    token j + 1 + d and predicts token j + 2 + d.
     """
     attend, length = Unrolled(), features.shape[1]
     positions = torch.arange(length, device=features.device)[None]
     for step in range(steps):
-        features = continued(head, features, embed(head, target, tokens[:, step : step + length]), positions + step, attend)
+        embedded = embed(head, target, tokens[:, step : step + length])
+        features = continued(head, features, embedded, positions + step, attend)
         yield features

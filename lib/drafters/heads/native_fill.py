@@ -1,8 +1,8 @@
 """A static tree filled by an EAGLE-3 head in one call of C++ (`fill.h`), where this machine can run it."""
 
 import ctypes
+from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
-from typing import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.forward.native import Levels, NativeBlocks
 from lib.kernels import build
-from lib.kernels.build import served
 from lib.kernels.products import NAMES, check_weights, start_of
 from lib.models.cache import TreeCache
 
@@ -21,35 +20,21 @@ class Fusion(ctypes.Structure):
     _fields_ = [("embedded_norm", c_void_p), ("state_norm", c_void_p), ("normed_residual", c_int64)]
 
 
-def head_fill(head: Eagle3Head, output: nn.Module, embedding: nn.Module) -> "HeadFill | None":
-    """For a head with an output layer and an embedding, where this machine and the modules allow it, and the next
-    feature is the layer's own output.
-    """
-    plain = head.output_norm is None and type(output) is nn.Linear
-    return served(HeadFill, head, output, embedding) if plain else None
-
-
 class HeadFill(NativeBlocks):
-    """A head's layer with an output layer and an embedding, which fills static trees. Make it anew when weights change.
+    """A head with an output layer and an embedding. Make it anew when weights change. CannotServe as `NativeBlocks`."""
 
-    CannotServe as `NativeBlocks`.
-    """
-
-    def __init__(self, head: Eagle3Head, output: nn.Linear, embedding: nn.Embedding):
-        check_weights([head.fc.weight, head.layer.mlp.up_proj.weight])
-        super().__init__([head.layer], head.layer.self_attn.rotary, head.norm, output, embedding)
-        self.head = head
-        normed = bool(getattr(head.config, "norm_before_residual", False))
-        self.fusion = Fusion(start_of(head.layer.input_layernorm.weight), start_of(head.layer.hidden_norm.weight),
-                             normed)
+    def __init__(self, head: Eagle3Head, output: nn.Module, embedding: nn.Module):
+        layer = head.midlayer
+        check_weights([head.fc.weight, layer.mlp.up_proj.weight])
+        super().__init__([layer], layer.self_attn.rotary, head.norm, output, embedding)
+        self.fusion = Fusion(*map(start_of, (layer.input_layernorm.weight, layer.hidden_norm.weight)),
+                             head.normed_residual)
         self.run_head = getattr(build.library(), f"fill_head_{NAMES[self.like.dtype]}")
 
     def fill_after(self, states: Tensor, roots: Sequence[int], cache: TreeCache, levels: Levels, choices: int,
                    names: Tensor | None = None) -> Tensor:
         """The tokens int64[B, size] of a static tree after roots, from the head's states [B, H] there, in one call.
-
-        levels, choices, names: as for `NativeBlocks.fill`. Afterwards the cache holds keys and values of all nodes with
-        children, pending.
+        Other arguments, and the cache afterwards: as for `NativeBlocks.fill`.
         """
         batch, states = len(states), states.contiguous()
         call = self._call(cache, batch, nodes=0, ahead=levels.forwarded)

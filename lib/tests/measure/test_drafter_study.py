@@ -68,7 +68,7 @@ def test_a_resumed_run_skips_what_is_done_and_gives_the_rows_of_one_that_was_not
 
 
 def test_trained_heads_take_part_by_their_folders(monkeypatch, tmp_path):
-    monkeypatch.setattr(heads.files, "PLACES", (tmp_path, tmp_path / "made"))
+    monkeypatch.setattr(heads.files, "ROOTS", (tmp_path, tmp_path / "made"))
     for place, kind, seed in (("target", "medusa", 0), ("target", "eagle3", 0), ("made/target", "medusa-second", 1),
                               ("made/target", "medusa", 2)):
         heads.save(small_heads.head(kind.partition("-")[0], TARGET, seed=seed), tmp_path / place / kind)
@@ -82,7 +82,7 @@ def test_trained_heads_take_part_by_their_folders(monkeypatch, tmp_path):
 
 
 def test_drafters_that_grow_trees_do_so_at_the_budgets_asked_for(monkeypatch, tmp_path):
-    monkeypatch.setattr(heads.files, "PLACES", (tmp_path, tmp_path / "made"))
+    monkeypatch.setattr(heads.files, "ROOTS", (tmp_path, tmp_path / "made"))
     for kind in ("medusa", "dspark"):
         heads.save(small_heads.head(kind, TARGET), tmp_path / "target" / kind)
     rows = frame(decoded(specs=["medusa", "dspark", "sam", "random"], shapes=["chain:2"], grown=[4]))
