@@ -2,37 +2,34 @@
 
 DeepSeek-V3 (arXiv 2412.19437, section 2.2): module k joins the hidden state of each position with the embedding of the
 token k + 1 further on, and one decoder layer predicts the token after that. Its hidden states are the target's after
-the final norm, then those of the module before. Two layouts are read: DeepSeek's (`enorm`, `hnorm`, `eh_proj`,
-`shared_head.norm` among layers past the target's last) and Qwen3-Next's (`mtp.fc`, `mtp.pre_fc_norm_embedding`,
-`mtp.pre_fc_norm_hidden`, `mtp.layers.N`, `mtp.norm`).
+the final norm, then those of the module before. The layouts of DeepSeek and of Qwen3-Next are read.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from lib.drafters.drafter import UNKNOWN, Drafter, partial_draft, static
+from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
 from lib.models.checks import first_line
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 
-class MtpDrafter(Drafter):
+class MtpDrafter(TextDrafter):
     """Drafts with a target's modules, one after another: a token each, and in a tree the next best ones beside it.
 
-    model: transformers' `MtpModel` of the target. Rows are drafted one at a time, each with a cache of its own. With
-    several modules, those that saw rejected tokens read the accepted ones again.
+    model: transformers' `MtpModel` of the target. Each row has its cache. With several modules, those that saw rejected
+    tokens read the accepted ones again.
     """
 
     wants_hidden_states = True
 
     def __init__(self, model):
-        self.model, self.calls = model, 0
-        self.deepest = model.num_mtp_layers
+        self.model, self.calls, self.deepest = model, 0, model.num_mtp_layers
 
     @classmethod
     def of(cls, pair) -> "MtpDrafter":
@@ -61,7 +58,7 @@ class MtpDrafter(Drafter):
         except (ValueError, TypeError):
             return f"transformers knows no names of multi-token-prediction weights for {type(target).__name__}"
         files = sorted(Path(target.config.name_or_path).glob("*.safetensors"))
-        names = (name for file in files for name in _names(file))
+        names = (name for file in files for name in safe_open(file, "pt").keys())
         return "" if not files or any(map(belongs.search, names)) else (
             f"the files in {target.config.name_or_path} have no multi-token-prediction weights")
 
@@ -69,48 +66,41 @@ class MtpDrafter(Drafter):
         """Forgets all texts; the first `commit` brings the hidden states of the prompts."""
         from transformers.cache_utils import MtpCache
 
-        self.texts = [prompt.tolist() for prompt in prompts]
+        super().start(prompts)
         self.caches = [MtpCache(config=self.model.config) for _ in prompts]
         for cache in self.caches:
             cache.activate_past_recording()
         self.states: list[Tensor] = []  # [1, T, H] of the tokens before each root
         self.fresh = [len(text) for text in self.texts]  # tokens that the first module has not read
-        self.drafts: list[Draft] = []
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
                drafts: Sequence[Draft] | None = None) -> None:
-        """Appends the accepted tokens and the bonus token, and takes the target's last hidden states of them."""
+        """Appends the kept tokens, and takes the target's last hidden states before the new roots."""
         last = target_outputs.hidden_states[-1]
-        if not self.states:
-            self.states = [last[row : row + 1, : len(text)] for row, text in enumerate(self.texts)]
-            new = [[] for _ in bonus]
-        else:
-            new = [draft.tokens_of(nodes) for draft, nodes in zip(drafts or self.drafts, accepted)]
+        if self.states:
             for row, nodes in enumerate(accepted):
                 self.states[row] = torch.cat([self.states[row], last[row : row + 1, [ROOT, *nodes]]], dim=1)
-                self.fresh[row] = 1 + len(nodes)
-        for text, tokens, token in zip(self.texts, new, bonus):
-            text.extend([*tokens, token])
+                self.fresh[row] += 1 + len(nodes)
+        else:
+            self.states = [last[row : row + 1, : len(text)] for row, text in enumerate(self.texts)]
+        super().commit(accepted, bonus, drafts=drafts)
 
     @torch.no_grad()
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """For each row the tokens of a shape along the favourites, down to the last module."""
-        tree = static(shape)
-        self.drafts = [self._filled(tree, row) for row in range(len(self.texts))]
-        self.calls += min(tree.max_depth, self.deepest)
+        self.drafts = [self._filled(static(shape), row) for row in range(len(self.texts))]
+        self.calls += min(shape.max_depth, self.deepest)
         return self.drafts
 
     def _filled(self, tree: Tree, row: int) -> Draft:
-        tokens = [self.texts[row][-1], *[UNKNOWN] * tree.budget]
-        if not tree.budget:
-            return partial_draft(tree, tokens)
-        parent, most = ROOT, int(tree.rank.max()) + 1
-        for logits in self._logits(row):
-            for child, token in zip(children := tree.children(parent), logits.topk(most).indices.tolist()):
-                tokens[child] = token
-            if not children:
+        tokens, parent = [self.texts[row][-1], *[UNKNOWN] * tree.budget], ROOT
+        for logits in self._logits(row) if tree.budget else ():
+            if not (children := tree.children(parent)):
                 break
+            best = logits.topk(int(tree.rank[children[-1]]) + 1).indices.tolist()
+            for child in children:
+                tokens[child] = best[tree.rank[child]]
             parent = children[0]
         return partial_draft(tree, tokens)
 
@@ -120,20 +110,15 @@ class MtpDrafter(Drafter):
         if count > 1 and cache.get_seq_length():  # later modules have read tokens that the target did not keep
             cache.crop(-min(count, cache.get_seq_length()))
             fresh += min(count, len(self.texts[row]) - 1 - fresh)
-        device = self.states[row].device
-        tokens = torch.tensor([self.texts[row][-fresh:]], device=device)
-        places = torch.arange(len(self.texts[row]) - fresh, len(self.texts[row]), device=device)[None]
-        _, logits, _ = self.model(input_ids=tokens, last_hidden_states=self.states[row][:, -fresh:],
-                                  position_ids=places, attention_mask=None, mtp_cache=cache)
+        text, states = torch.tensor([self.texts[row]], device=self.states[row].device), self.states[row]
+        positions = torch.arange(text.shape[1], device=text.device)[None]
+        _, logits, _ = self.model(input_ids=text[:, -fresh:], last_hidden_states=states[:, -fresh:],
+                                  position_ids=positions[:, -fresh:], attention_mask=None, mtp_cache=cache)
         self.fresh[row] = 0
         return list(logits[0])
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows."""
-        self.texts, self.caches, self.states, self.fresh = (
-            [kept[row] for row in rows] for kept in (self.texts, self.caches, self.states, self.fresh))
-
-
-def _names(file: Path) -> list[str]:
-    with safe_open(file, "pt") as opened:
-        return list(opened.keys())
+        super().select(rows)
+        columns = self.caches, self.states, self.fresh
+        self.caches, self.states, self.fresh = ([column[row] for row in rows] for column in columns)
