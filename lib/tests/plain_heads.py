@@ -43,7 +43,7 @@ class PlainHead:
         heads = self.normed(heads, f"{name}_norm") if f"{name}_norm" in self.tensors else heads
         if name.endswith("v"):
             return heads
-        angles = torch.arange(len(x))[:, None, None] / 10000.0 ** (torch.arange(0, DIM, 2) / DIM)
+        angles = torch.arange(len(x))[:, None, None] * (1.0 / 10000.0 ** (torch.arange(0, DIM, 2) / DIM))
         (first, second), cos, sin = heads.chunk(2, dim=-1), angles.cos(), angles.sin()
         return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from lib.drafters.heads.layers import Attend, Head, HeadLayer, Unrolled, embed
+from lib.drafters.heads.layers import Head, HeadLayer, Unrolled, embed
 
 
 class Eagle3Head(Head):
@@ -40,12 +40,6 @@ class Eagle3Head(Head):
                 torch.cat([self.midlayer.input_layernorm(embedded), normed], dim=-1))
 
 
-def continued(head: Eagle3Head, features: Tensor, embedded: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-    """The next features [B, T, H], of features and next tokens' embeddings [B, T, H] at positions int64[B or 1, T]."""
-    x, read = head.enter(features, embedded)
-    return head.midlayer(x, positions, attend, read)
-
-
 def unroll(head: Eagle3Head, target, features: Tensor, tokens: Tensor, steps: int) -> Iterator[Tensor]:
     """The head's outputs along a text from every entry at once: yields [B, T, H] for each of `steps` steps.
 
@@ -55,6 +49,6 @@ def unroll(head: Eagle3Head, target, features: Tensor, tokens: Tensor, steps: in
     attend, length = Unrolled(), features.shape[1]
     positions = torch.arange(length, device=features.device)[None]
     for step in range(steps):
-        embedded = embed(head, target, tokens[:, step : step + length])
-        features = continued(head, features, embedded, positions + step, attend)
+        x, read = head.enter(features, embed(head, target, tokens[:, step : step + length]))
+        features = head.midlayer(x, positions + step, attend, read)
         yield features

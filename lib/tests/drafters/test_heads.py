@@ -63,15 +63,6 @@ def test_a_head_drafts_the_same_after_rounds_of_others(name):
         torch.testing.assert_close(aside.outputs, always.outputs)
 
 
-@pytest.mark.parametrize("name, settings, message", [
-    ("eagle3", dict(proposal="iid"), "proposal is 'iid'"), ("dflash", dict(proposal="iid"), "proposal is 'iid'"),
-    ("eagle3", dict(proposal="iid", temperature=0), "temperature is 0"),
-    ("medusa", dict(proposal="best"), "proposal is 'best'")])
-def test_what_heads_cannot_do_is_refused(name, settings, message):
-    with pytest.raises(ValueError, match=message):
-        Rounds(drafter(name, **settings), 0).drafter.propose(named("dyspec@4"), draws())
-
-
 # ---------------------------------------------------------------------------------------------- against plain oracles
 
 
@@ -150,7 +141,7 @@ def test_a_heads_samples_come_from_its_own_distributions(name, proposal, tree, s
         for node in set(draft.tree.parents[1:].tolist()):
             path = draft.tokens[list(draft.tree.path(node))[1:]].tolist()
             expected = (PLAIN[name].logits(text, path) / 1.3).softmax(-1)
-            torch.testing.assert_close(draft.probs[node].double(), expected)
+            torch.testing.assert_close(draft.probs[node].double(), expected, rtol=1e-5, atol=1e-6)  # norms are float32
 
 
 @pytest.mark.parametrize("proposal, shape", [("top_k", named("dyspec@4").at_most(0)), ("iid", shapes.chain(0))])

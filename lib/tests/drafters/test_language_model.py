@@ -1,6 +1,4 @@
-"""The language-model drafter against the plain oracle of whole forward passes, in float64, over all tokens and over
-some; its samples, its limits, and losslessness with part of the vocabulary by enumeration.
-"""
+"""The language-model drafter against the plain oracle of whole forward passes, in float64, over all or some tokens."""
 
 import random
 from collections import defaultdict
@@ -28,14 +26,11 @@ from lib.verify import RULES, verify, warp
 from lib.verify.proof import Law, distance, outcomes, settle
 
 SOME = torch.tensor([17, 2, 3, 5, 7, 11, 13])
+MODELS = MODEL, reduced(MODEL, SOME)
 SEEDS = st.integers(0, 2**32 - 1)
 RULES_OF_GROWTH = [
     *map(named, ("eagle2:3,4@9", "opttree:5,5@12", "opttree:4,6,0.2@10", "dyspec@14", "dyspec:2@6")),
     named("smart@12", costs=Costs(tuple(1 + 0.06 * n for n in range(13)), 0.1))]
-
-
-def models():
-    return st.sampled_from([MODEL, reduced(MODEL, SOME)])
 
 
 def assert_cache_is_a_fresh_prefill(drafter, texts):
@@ -51,7 +46,7 @@ def assert_cache_is_a_fresh_prefill(drafter, texts):
 
 
 @settings(deadline=None, max_examples=30)
-@given(models(), st.lists(trees(8) | st.sampled_from(RULES_OF_GROWTH), min_size=2, max_size=4), SEEDS)
+@given(st.sampled_from(MODELS), st.lists(trees(8) | st.sampled_from(RULES_OF_GROWTH), min_size=2, max_size=4), SEEDS)
 def test_whatever_is_accepted_top_k_drafts_are_the_oracles(model, shapes_or_rules, seed):
     rng, rows = random.Random(seed), len(PROMPTS)
     fast, plain = begin(LanguageModelDrafter(model)), begin(PlainDrafter(model))
@@ -74,7 +69,7 @@ def test_whatever_is_accepted_top_k_drafts_are_the_oracles(model, shapes_or_rule
 
 
 @settings(deadline=None, max_examples=20)
-@given(models(), trees(8), st.sampled_from(["iid", "without_replacement"]), SEEDS)
+@given(st.sampled_from(MODELS), trees(8), st.sampled_from(["iid", "without_replacement"]), SEEDS)
 def test_samples_are_the_oracles_draw_for_draw(model, tree, proposal, seed):
     rng, streams = random.Random(seed), (draws(seed), draws(seed))
     fast, plain = (kind(model, proposal=proposal, temperature=1.3) for kind in (LanguageModelDrafter, PlainDrafter))
@@ -91,7 +86,7 @@ def test_samples_are_the_oracles_draw_for_draw(model, tree, proposal, seed):
         assert_cache_is_a_fresh_prefill(fast, plain.texts)
 
 
-@pytest.mark.parametrize("model", [MODEL, reduced(MODEL, SOME)], ids=["all tokens", "some"])
+@pytest.mark.parametrize("model", MODELS, ids=["all tokens", "some"])
 @pytest.mark.parametrize("proposal, shape", [("top_k", "expansion:3,2,1"), ("iid", "expansion:3,2,1"),
                                              ("without_replacement", "expansion:3,2,1"), ("top_k", "dyspec@9")])
 def test_in_a_batch_every_row_has_its_own_distributions(model, proposal, shape):

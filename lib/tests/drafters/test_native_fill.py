@@ -13,7 +13,7 @@ from lib.forward.reduced import first_tokens, reduced
 from lib.kernels import build
 from lib.lab.timing import clocked
 from lib.tests import live, small_heads, small_models
-from lib.tests.drafters.made import draws
+from lib.tests.drafters.made import begin, draws
 from lib.trees import Tree, named, shapes
 
 pytestmark = pytest.mark.skipif(build.unavailable() is not None, reason="the machine has no kernels")
@@ -62,19 +62,13 @@ def test_one_call_drafts_what_a_call_per_level_drafts(lengths, plan, dtype, toke
     assert all(torch.equal(*pair) for pair in zip(keys, expected_keys, strict=True))
 
 
-def started(model):
-    model.start(small_models.prompts(0, [4]))
-    model.commit([[]], [1])
-    return model
-
-
 def test_of_equals_the_first_come_first():
     model = drafter(torch.float32)
     with torch.no_grad():  # three kinds of tokens: equal scores 17 and 16 places apart
         model.model.lm_head.weight.copy_(model.model.lm_head.weight[torch.arange(VOCABULARY) % 3])
-    started(model)
+    begin(model)
     with clocked() as clock:
-        first = model.propose(shapes.independent(40, 1), None)[0].token_list[1:]
+        _, *first = model.propose(shapes.independent(40, 1), None)[0].token_list
     assert clock.seconds > 0
     best = {token % 3: index for index, token in reversed(list(enumerate(first)))}  # kind -> index of its first one
     assert first == sorted(first, key=lambda token: (best[token % 3], token)) and len(best) == 3
@@ -83,7 +77,7 @@ def test_of_equals_the_first_come_first():
 @pytest.mark.parametrize("proposal", ["top_k", "iid"])
 def test_drafts_with_probabilities_are_filled_level_by_level(proposal, monkeypatch):
     monkeypatch.setattr(ForwardPass, "fill", lambda *arguments: pytest.fail("a native call gives no probabilities"))
-    model = started(LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), proposal=proposal))
+    model = begin(LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), proposal=proposal))
     model.ask_probs(True)
     assert model.propose(shapes.chain(2), draws())[0].probs is not None
 
