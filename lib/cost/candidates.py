@@ -22,7 +22,7 @@ from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.heads.files import NGRAMS
-from lib.drafters.registry import DRAFT_MODEL, advised, heads_for, make, needs
+from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs
 from lib.lab import stats
 from lib.replay import acceptance, recording, simulated
 from lib.replay.rank_paths import most_frequent_paths
@@ -173,9 +173,10 @@ def possible(pair) -> list[str]:
     """The specs of all drafters that a pair can have, with the heads and tables that ship for its target; a draft model
     over the target's most frequent tokens where a list of them ships.
     """
-    names, heads = advised(pair), heads_for(pair.target_name)
+    names = kinds_for(pair)
     specs = [name for name in names if DRAFT_MODEL not in needs(name)]
-    specs += heads + [f"combined:behind={name}" for name in heads if name != NGRAMS]  # which look up themselves
+    heads = [name for name in names if DRAFTERS[name].needs == FOLDER]
+    specs += [f"combined:behind={name}" for name in heads if name != NGRAMS]  # which look up themselves
     known = f":vocabulary={vocabulary.REDUCED}" if vocabulary.ships(pair.target_name) else ""
     return specs + [name + known for name in names if DRAFT_MODEL in needs(name)]
 

@@ -53,7 +53,7 @@ def generate(target, drafter: Drafter, input_ids: Tensor, *, shape: str | Tree |
     if takes_chains(target.config):
         read_in_steps(target)
         drafter = FirstBranch(drafter)
-    drafter.ask_probs(RULES[rule].compares)
+    drafter.with_probs = RULES[rule].compares
     drafter_calls, eos = drafter.calls, token_set(eos_token_id)
     decider = Decider(rule, (temperature, top_k, top_p), GeneratorDraws(generator), hooks)
     loop = _Loop(forward_pass(target, forward), drafter, shape, decider, window, max_new_tokens, eos, observe)

@@ -102,8 +102,7 @@ class WhereItPays(Policy):
 
 
 def tokens_of_chains(acceptance: float, most: int) -> list[float]:
-    """Expected tokens per round of chains of 0 to `most` tokens, the target's own included (Leviathan et al. 2023,
-    eq. 1).
+    """Expected tokens per round, the target's included, of chains of 0 to `most` tokens (Leviathan et al. 2023, eq. 1).
     """
     return list(accumulate(acceptance**depth for depth in range(most + 1)))
 

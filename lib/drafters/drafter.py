@@ -50,7 +50,7 @@ class Drafter:
     deepest: int | None = None  # levels that it can draft; None without a limit
     knows: int | None = None  # size of the vocabulary that it drafts from; None where that is the target's
     wants_hidden_states: bool = False  # whether `commit` reads them
-    with_probs: bool = False  # whether its chosen children carry the distributions that they were chosen from
+    with_probs: bool = False  # whether chosen children carry its distributions, if it has some; set before `start`
 
     @classmethod
     def refusal(cls, target) -> str:
@@ -69,10 +69,6 @@ class Drafter:
     def reads_ahead(self) -> bool:
         """Whether `read_ahead` is defined, so that a trace can record the drafter."""
         return type(self).read_ahead is not Drafter.read_ahead
-
-    def ask_probs(self, needed: bool) -> None:
-        """Whether the rule compares with the drafter's probabilities, so that chosen children have to carry them."""
-        self.with_probs = needed
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch of prompts int64[T] and forgets the last; the first `commit` brings each row's first root."""
@@ -101,10 +97,10 @@ class Drafter:
         """The drafter's ranks int32[N, L, depth] and probabilities float32[N, L, depth] of the tokens of known texts.
 
         texts int64[T_i]: prompts and their continuations; starts: the position of the first root in each, at least 1.
-        A row has n_i = T_i - 1 - starts[i] transitions, L = max(1, their largest number). Entry [i, t, d] is that of
-        the token d + 1 places after root t, token starts[i] + t, among the drafter's candidates in a round that starts
-        at this root and follows the text: rank 0 for its favourite, for equals the lower token first; -1 and 0 after
-        the end of a row; a rank beyond all others for a token that it cannot propose.
+        A row has T_i - 1 - starts[i] transitions, L is their largest number, or 1. Entry [i, t, d] is that of the token
+        d + 1 places after token starts[i] + t, in a round that starts at this root and follows the text: rank 0 for the
+        favourite, of equals the lower token first; -1 and 0 after the end of a row; a rank beyond all others for a
+        token that the drafter cannot propose.
         """
         raise ValueError(f"a {type(self).__name__} cannot be recorded in a trace: its drafts depend on more than the "
                          "text and the path; decode with it live")
@@ -165,13 +161,10 @@ class Wrapper(Drafter):
     def __init__(self, *drafters: Drafter):
         self.drafters = drafters
 
-    def ask_probs(self, needed: bool) -> None:
-        for drafter in self.drafters:
-            drafter.ask_probs(needed)
-
     def start(self, prompts: Sequence[Tensor]) -> None:
         self.drafts: Sequence[Draft] = ()
         for drafter in self.drafters:
+            drafter.with_probs = self.with_probs
             drafter.start(prompts)
 
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None, drafts=None) -> None:
@@ -215,8 +208,9 @@ def added_tokens(drafts: Sequence[Draft], accepted: list[list[int]], bonus: list
 
 def static(shape: Tree | Growth) -> Tree:
     """The shape. ValueError for a growth rule."""
-    if not isinstance(shape, Tree):
-        raise ValueError(f"{shape.name!r} grows trees, this drafter does not; give a static shape, such as 'kary:2@16'")
+    if isinstance(shape, Growth):
+        raise ValueError(f"{shape.name!r} grows trees of a drafter's most likely tokens, of which this one knows no "
+                         "probabilities; give a static shape, such as 'kary:2@16'")
     return shape
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters.drafter import part_of
+from lib.drafters.drafter import part_of, static
 from lib.drafters.levels import Level, plan
 from lib.forward.reduced import ReducedOutput
 from lib.lab.processor import one_thread
@@ -99,11 +99,9 @@ class Filling:
             self.counts = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
             return
         if proposal != "top_k" or temperature <= 0:
-            raise ValueError(f"{shape.name!r} takes the most likely children; the drafter's proposal is {proposal!r}, "
-                             f"its temperature {temperature}: make one with 'top_k' and a temperature above 0, or give "
-                             "a static shape")
+            static(shape)
         self.places, self.levels = [{} for _ in roots], [0] * len(roots)
-        self.tokens = [np.array([root]) for root in roots]  # int64[c] of each row's candidates
+        self.tokens = [torch.tensor([root]) for root in roots]  # int64[c] of each row's candidates
         self.candidates = [Candidates.root() for _ in roots]
         self._paths = [{ROOT: []} for _ in roots]  # candidate -> places of its ancestors but the root, and its own
         self._forwarded = 0  # places in the cache's block, with all rows' levels padded to one width
@@ -136,8 +134,7 @@ class Filling:
         """int64[B, k]: the tokens of a level's nodes, padded with zeros."""
         if self.static:
             return self.tokens[:, level.nodes]
-        return pad_sequence([torch.from_numpy(tokens[nodes]) for tokens, nodes in zip(self.tokens, level.nodes)],
-                            batch_first=True)
+        return pad_sequence([tokens[nodes] for tokens, nodes in zip(self.tokens, level.nodes)], batch_first=True)
 
     @one_thread()
     def grow(self, level: Level, logits: Tensor, draws: Draws) -> None:
@@ -172,11 +169,11 @@ class Filling:
         log_probs = scaled.gather(-1, best).double() - torch.logsumexp(scaled, dim=-1, keepdim=True).double()
         per_node = len(nodes), best.shape[1]
         probs = np.broadcast_to(log_probs.exp().clamp_max(1.0).cpu().numpy(), per_node)
-        tokens = np.broadcast_to(self._names(best).numpy(force=True), per_node)
+        tokens = self._names(best).cpu().expand(per_node).flatten()
         if self.keep_probs:
             self.probs[row].update(zip(nodes.tolist(), self._distributions(logits, len(nodes))))
         self.candidates[row] = self.candidates[row].with_children(nodes, probs)
-        self.tokens[row] = np.concatenate([self.tokens[row], tokens.ravel()])
+        self.tokens[row] = torch.cat([self.tokens[row], tokens])
         self.levels[row] += 1
 
     def _names(self, best: Tensor) -> Tensor:
@@ -193,16 +190,14 @@ class Filling:
         """The drafts, and for each the places of its nodes among those that were forwarded."""
         drafts, places = [], []
         for row, place_of_slot in enumerate(self.places):
-            tree, slots, tokens, counts, reach = self.shape, range(self.shape.budget + 1), self.tokens[row], None, None
+            tree, slots, counts, reach = self.shape, [*range(self.shape.budget + 1)], None, None
             if not self.static:
                 grown = self.candidates[row].tree(self.shape.keep(self.candidates[row]))
                 tree, slots, reach = grown.tree, grown.nodes.tolist(), grown.reach
-                tokens = torch.from_numpy(tokens[slots])
             elif self.proposal != "top_k":
                 slots = sorted(self.counts[row])
-                tree, tokens = part_of(self.shape, tuple(slots)), tokens[slots]
-                counts = torch.tensor([self.counts[row][slot] for slot in slots])
-            drafts.append(Draft(tree, tokens, self.proposal, self._probs(row, slots), counts, reach))
+                tree, counts = part_of(self.shape, tuple(slots)), torch.tensor([*map(self.counts[row].get, slots)])
+            drafts.append(Draft(tree, self.tokens[row][slots], self.proposal, self._probs(row, slots), counts, reach))
             places.append({node: place_of_slot[slot] for node, slot in enumerate(slots) if slot in place_of_slot})
         return drafts, places
 

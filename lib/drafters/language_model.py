@@ -24,7 +24,7 @@ class LanguageModelDrafter(Drafter):
     """Drafts with a causal language model (attn_implementation "tree"), perhaps of some tokens (`lib.forward.reduced`).
 
     proposal: "top_k" (children are the most likely tokens), "iid" or "without_replacement" (samples at `temperature`).
-    Sampled drafts carry the distributions of their children; "top_k" drafts after `ask_probs(True)`.
+    Sampled drafts carry the distributions of their children; "top_k" drafts where `with_probs` is set.
 
     The cache holds what was forwarded: the prompt, then of each accepted path the nodes that had children. An accepted
     leaf waits with the bonus token in the row's tail, which the first forward pass of the next round takes whole.

@@ -1,7 +1,5 @@
-"""The kinds of drafters by name, and the one factory of them.
-
-A new kind is a subclass of `Drafter` in a file of its own, and one row here: studies, the recommendation, explorers and
-the readers of logs take it from its row.
+"""The kinds of drafters by name, and the one factory of them. A new kind is a subclass of `Drafter` in a file of its
+own, and one row here, from which studies, the recommendation, explorers and the readers of logs take it.
 """
 
 from dataclasses import dataclass
@@ -108,18 +106,13 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
     return name, options
 
 
-def advised(pair) -> list[str]:
-    """The advised kinds that a pair can have."""
-    return [name for name, kind in DRAFTERS.items() if kind.advised and not kind.drafter.refusal(pair.target)
-            and (pair.draft_model is not None or kind.needs != DRAFT_MODEL)]
-
-
-def heads_for(target: str) -> list[str]:
-    """The kinds of drafters whose trained head, or tables, ship for a target or were made here."""
+def kinds_for(pair) -> list[str]:
+    """The advised kinds that a pair can have, and those whose head or tables ship for its target or were made here."""
     from lib.drafters.heads.files import made_for  # brings transformers, which names and options do not need
 
-    available = made_for(target)
-    return [name for name in DRAFTERS if name in available]
+    heads, models = made_for(pair.target_name), pair.draft_model is not None
+    return [name for name, kind in DRAFTERS.items() if name in heads or
+            kind.advised and (models or kind.needs != DRAFT_MODEL) and not kind.drafter.refusal(pair.target)]
 
 
 def needs(spec: str) -> set[str]:

@@ -48,8 +48,6 @@ class NgramDrafter(TextDrafter):
     """
 
     def __init__(self, tables: NgramTables, enough: int = 2, longest: int = 4):
-        if longest < 1 or enough < 1:
-            raise ValueError(f"matches of {enough} to {longest} tokens; give 1 or more")
         self.tables, self.enough, self.longest = tables, enough, longest
 
     @classmethod

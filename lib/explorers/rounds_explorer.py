@@ -18,7 +18,7 @@ from lib.decoding.loop import generate
 from lib.decoding.checks import checkable
 from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, Step, walk
 from lib.drafters.drafter import NoDrafter
-from lib.drafters.registry import advised, heads_for, make
+from lib.drafters.registry import kinds_for, make
 from lib.lab.theme import BLACK, ROLES
 from lib.models import dialogue
 from lib.models.load import Pair
@@ -277,7 +277,7 @@ class RoundsExplorer:
 
 def drafters_of(pair: Pair) -> tuple[str, ...]:
     """The specs of drafters that are offered for a pair: its model, drafters of the text, and what ships for it."""
-    return (*advised(pair), *heads_for(pair.target_name))
+    return tuple(kinds_for(pair))
 
 
 def rules_at(temperature: float) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ import pandas as pd
 from lib.decoding.checks import checkable
 from lib.decoding.walkthrough import walk
 from lib.drafters import vocabulary as reduced_vocabulary
-from lib.drafters.drafter import BY_RANKS, Drafter, TextDrafter
+from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.registry import DRAFTERS, heads_for
+from lib.drafters.registry import DRAFTERS, FOLDER, kinds_for
 from lib.forward.load import load_pairs
 from lib.forward.reduced import first_tokens
 from lib.lab import cluster
@@ -128,8 +128,8 @@ def written(one: Studied, folder: Path) -> None:
     if about["temperature"] != 0:
         return
     drafters, recorded = dict(one.competitors.of_ranks), one.recorded
-    heads = [name for name in heads_for(about["target"]) if DRAFTERS[name].traits.replay == BY_RANKS]
-    if heads := [name for name in heads if name not in one.competitors and DRAFTERS[name].traits.grows]:
+    heads = [name for name in kinds_for(pair) if DRAFTERS[name].needs == FOLDER and name not in one.competitors]
+    if heads := [name for name in heads if DRAFTERS[name].traits.grows]:
         drafters |= (more := Competitors([pair], heads))
         texts = recording.Texts(known.prompts, known.kinds, recorded.prompts,
                                 [row[row >= 0].tolist() for row in known.tokens], known.ended)

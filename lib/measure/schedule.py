@@ -21,7 +21,7 @@ from lib.decoding.checks import checkable
 from lib.drafters.controls import ExcerptDrafter
 from lib.drafters.drafter import BY_RANKS
 from lib.drafters.heads.files import NGRAMS
-from lib.drafters.registry import DRAFT_MODEL, advised, heads_for, make, needs
+from lib.drafters.registry import DRAFT_MODEL, kinds_for, make, needs
 from lib.lab import stats
 from lib.models import prompts as prompt_files
 from lib.replay import acceptance, simulated
@@ -51,9 +51,9 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     """
     texts = Path(folder) if folder else prompt_files.FAMILY
     rng, order, frames, rounds = np.random.default_rng(seed), torch.Generator().manual_seed(seed), [], []
-    kinds = [*READERS, *(name for name in heads_for(pair.target_name) if name == NGRAMS)]
+    kinds = [*READERS, *(name for name in kinds_for(pair) if name == NGRAMS)]
     readers, last = {name: make(name, pair) for name in kinds}, kinds[-1]
-    specs = [name for name in advised(pair) if DRAFT_MODEL in needs(name)]
+    specs = [name for name in kinds_for(pair) if DRAFT_MODEL in needs(name)]
     able = candidates.entrants([pair], specs) if specs else []
     modelled = [one for one in able if one.drafter.traits.replay == BY_RANKS]
     names = checkable(pair.target, SHAPES)

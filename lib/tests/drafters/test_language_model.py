@@ -91,7 +91,7 @@ def test_samples_are_the_oracles_draw_for_draw(model, tree, proposal, seed):
                                              ("without_replacement", "expansion:3,2,1"), ("top_k", "dyspec@9")])
 def test_in_a_batch_every_row_has_its_own_distributions(model, proposal, shape):
     drafter = begin(LanguageModelDrafter(model, proposal=proposal, temperature=0.7))
-    drafter.ask_probs(True)
+    drafter.with_probs = True
     oracle, texts = PlainDrafter(model), texts_at_start()
     for seed in range(3):
         drafts = drafter.propose(named(shape), draws(seed))
@@ -101,7 +101,7 @@ def test_in_a_batch_every_row_has_its_own_distributions(model, proposal, shape):
                 torch.testing.assert_close(draft.probs[node], warp(oracle.logits(path), 0.7))
             assert shape == "dyspec@9" or not draft.probs[draft.tree.leaves.copy()].any(), "leaves draft nothing"
         texts = go_on(random.Random(seed), [drafter], drafts, texts)
-    drafter.ask_probs(False)
+    drafter.with_probs = False
     assert proposal != "top_k" or drafter.propose(named(shape), draws())[0].probs is None
 
 

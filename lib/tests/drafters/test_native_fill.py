@@ -78,7 +78,7 @@ def test_of_equals_the_first_come_first():
 def test_drafts_with_probabilities_are_filled_level_by_level(proposal, monkeypatch):
     monkeypatch.setattr(ForwardPass, "fill", lambda *arguments: pytest.fail("a native call gives no probabilities"))
     model = begin(LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), proposal=proposal))
-    model.ask_probs(True)
+    model.with_probs = True
     assert model.propose(shapes.chain(2), draws())[0].probs is not None
 
 

@@ -141,14 +141,6 @@ def test_ngrams_are_what_a_scan_of_the_text_and_the_tables_find(text, orders, sh
         choice: path[-1] for choice, path in paths.items() if choice}
 
 
-@pytest.mark.parametrize("kind, arguments, message", [
-    (LookupDrafter, (2, 3), "from 3 to 2"),
-    (NgramDrafter, (numbered([]), 0), "matches of 0 to 4"), (NgramDrafter, (numbered([]), 2, 0), "matches of 2 to 0")])
-def test_lengths_and_orders_that_mean_nothing_are_refused(kind, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        kind(*arguments)
-
-
 def counted(text, indices, entries):
     """The tables by dictionaries of contexts, and what each entry predicts beyond the shorter ones."""
     orders = []

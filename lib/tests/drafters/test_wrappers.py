@@ -252,7 +252,7 @@ def test_by_speed_each_is_tried_the_fastest_is_kept_and_a_change_is_noticed(monk
     ("model:size=8192", {}, "takes no 'size=8192'"), ("random:generator=3", {}, "takes no 'generator=3'"),
     ("random", {}, "missing a required argument: 'generator'"),
     ("lookup", {"size": 3}, "'lookup': got an unexpected keyword argument 'size'; it takes longest, shortest"),
-    ("model:3", {}, "proposal is '3'; choose one of top_k, iid"),
+    ("lookup:2:shortest=3", {}, "n-grams from 3 to 2"), ("model:3", {}, "proposal is '3'; choose one of top_k, iid"),
     ("adaptive:blind", {}, "policy is 'blind'; choose one of history, complexity, pays"),
     ("medusa", {}, "no head of kind 'medusa' exists for target 'none that ships'.*give the")])
 def test_a_spec_that_cannot_be_made_is_refused_by_name(spec, options, message):
