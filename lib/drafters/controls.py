@@ -1,17 +1,17 @@
 """Controls: drafters of random tokens, of excerpts of text, and one that knows the target's continuation."""
 
 import random
-from typing import Mapping, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import Drafter, favourites, static
+from lib.drafters.drafter import TextDrafter, favourites, static
 from lib.trees.tree import Tree
-from lib.verify.draft import Draft, Draws
+from lib.verify.draft import Draft
 
 
-class RandomDrafter(Drafter):
+class RandomDrafter(TextDrafter):
     """Uniform random tokens, siblings distinct: the acceptance that a shape has by chance."""
 
     def __init__(self, vocabulary: int, generator: torch.Generator):
@@ -23,8 +23,8 @@ class RandomDrafter(Drafter):
         """For the vocabulary of the pair's target."""
         return cls(pair.target.config.get_text_config().vocab_size, generator)
 
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        return [Draft(shape, self._tokens(static(shape), root), "top_k") for root in self.roots]
+    def draft(self, text: list[int], shape: Tree) -> Draft:
+        return Draft(shape, self._tokens(static(shape), text[-1]), "top_k")
 
     def _tokens(self, shape: Tree, root: int) -> Tensor:
         tokens = torch.full((shape.size,), root)
@@ -42,52 +42,39 @@ class ExcerptDrafter(RandomDrafter):
 
     def __init__(self, texts: Sequence[Tensor], vocabulary: int, generator: torch.Generator):
         super().__init__(vocabulary, generator)
-        self.text = torch.cat([text.cpu() for text in texts])
+        self.excerpts = torch.cat([text.cpu() for text in texts])
 
     def _tokens(self, shape: Tree, root: int) -> Tensor:
         tokens = super()._tokens(shape, root)
-        positions = torch.tensor(self.random.choices(range(len(self.text)), k=shape.size))
+        positions = torch.tensor(self.random.choices(range(len(self.excerpts)), k=shape.size))
         for node in range(shape.size):
             children = list(shape.children(node))
-            positions[children[:1]] = (positions[node] + 1) % len(self.text)
-            excerpts = self.text[positions[children]]
-            if len(excerpts.unique()) == len(children):
-                tokens[children] = excerpts
+            positions[children[:1]] = (positions[node] + 1) % len(self.excerpts)
+            siblings = self.excerpts[positions[children]]
+            if len(siblings.unique()) == len(children):
+                tokens[children] = siblings
         return tokens
 
 
 class OracleDrafter(RandomDrafter):
-    """Puts the target's own continuation of each prompt on the path of first children: the most a shape can reach.
+    """Puts the target's own continuation of each text on the path of first children: the most a shape can reach.
 
     Off that path, and where a continuation has ended, tokens are random.
     """
 
     @classmethod
-    def of(cls, pair, *, continuations: Mapping[tuple[int, ...], Sequence[int]],
-           generator: torch.Generator) -> "OracleDrafter":
-        """For the vocabulary of the pair's target; continuations: by the tokens of the prompts."""
+    def of(cls, pair, *, texts: Sequence[list[int]], generator: torch.Generator) -> "OracleDrafter":
+        """For the vocabulary of the pair's target; texts: prompts with their continuations."""
         drafter = super().of(pair, generator=generator)
-        drafter.continuations = continuations
+        drafter.whole_texts = texts
         return drafter
 
-    def start(self, prompts: Sequence[Tensor]) -> None:
-        super().start(prompts)
-        self.ahead = [self.continuations[tuple(prompt.tolist())] for prompt in prompts]
-
-    def propose(self, shape: Tree, draws: Draws) -> list[Draft]:
-        drafts = super().propose(shape, draws)
-        for draft, ahead in zip(drafts, self.ahead):
-            tokens = draft.tokens
-            for node, token in zip(favourites(shape)[1:], ahead):
-                siblings = list(shape.children(shape.parents[node]))
-                tokens[siblings] = tokens[siblings].where(tokens[siblings] != token, tokens[node])  # stay distinct
-                tokens[node] = token
-        return drafts
-
-    def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None, drafts=None) -> None:
-        super().commit(accepted, bonus)
-        self.ahead = [ahead[len(nodes) + 1 :] for ahead, nodes in zip(self.ahead, accepted)]
-
-    def select(self, rows: list[int]) -> None:
-        super().select(rows)
-        self.ahead = [self.ahead[row] for row in rows]
+    def draft(self, text: list[int], shape: Tree) -> Draft:
+        draft = super().draft(text, shape)
+        tokens, length = draft.tokens, len(text)
+        ahead = next((whole[length:] for whole in self.whole_texts if whole[:length] == text), [])
+        for node, token in zip(favourites(shape)[1:], ahead):
+            siblings = list(shape.children(shape.parents[node]))
+            tokens[siblings] = tokens[siblings].where(tokens[siblings] != token, tokens[node])  # stay distinct
+            tokens[node] = token
+        return draft

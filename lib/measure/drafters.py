@@ -130,12 +130,12 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
         """Whether a drafter is a control, which starts anew for each prompt."""
         return DRAFTERS[parse(drafters[label][0])[0]].traits.control
 
-    def drafter_of(label: str, shape: str, ids: Sequence[int] = (), continuation: Sequence[int] = ()) -> Drafter:
+    def drafter_of(label: str, shape: str, text: Sequence[int] = ()) -> Drafter:
         """The drafter of a setting; an oracle knows the prompt and its continuation."""
         spec, pair, options = drafters[label]
         if is_control(label):
-            continuations = {"continuations": {tuple(ids.tolist()): continuation}} if spec == "oracle" else {}
-            return make(spec, pair, {"generator": torch.Generator().manual_seed(seed), **continuations})
+            texts = {"texts": [text]} if spec == "oracle" else {}
+            return make(spec, pair, {"generator": torch.Generator().manual_seed(seed), **texts})
         if (label, shape) not in ready:
             ready[label, shape] = make(spec, pair, options)
         return ready[label, shape]
@@ -164,7 +164,7 @@ def decoded(pairs: Sequence, prompts, specs: Sequence[str], shape_names: Sequenc
         rows = _rows(plain, plain, NoDrafter(), first.target,
                      about | {"drafter": PLAIN, "shape": NO_SHAPE, "budget": 0})
         for label, shape in random.Random(f"{seed}/{name}").sample(settings, len(settings)):
-            drafter = drafter_of(label, shape, ids, plain.new_tokens)
+            drafter = drafter_of(label, shape, [*ids.tolist(), *plain.new_tokens[0]])
             setting = {"drafter": label, "shape": shape, "budget": named(shape).budget}
             rows += _rows(run(drafter, shape, ids), plain, drafter, first.target, about | setting)
         yield rows

@@ -31,9 +31,9 @@ def continuations():
 def made(spec, pair=PAIR):
     """A drafter of a kind with all that its kind has to be given."""
     name = parse(spec)[0]
-    by_prompt = {tuple(prompt.tolist()): tokens for prompt, tokens in zip(PROMPTS, continuations())}
+    texts = [[*prompt.tolist(), *tokens] for prompt, tokens in zip(PROMPTS, continuations())]
     options = {"models": [pair.draft_model, pair.target], "generator": torch.Generator().manual_seed(1),
-               "continuations": by_prompt, "folder": small_heads.folder(name, pair.target)}
+               "texts": texts, "folder": small_heads.folder(name, pair.target)}
     return make(spec, pair, {option: value for option, value in options.items() if option in DRAFTERS[name].options})
 
 
