@@ -17,14 +17,12 @@ from lib.verify.draft import Draft, Draws
 class Policy:
     """How many levels to draft, by a state of each row that summarises its rounds; the prompt is a round too.
 
-    A policy defines `start`, the state before any text; `after(state, drafted, accepted, tokens)`, the state after a
-    round of so many levels and accepted tokens, in which the text gained these tokens; and `depths(states)`, the number
-    of levels that each row of a batch drafts now, 0 for none. steps: by drafter the levels that it is for, where there
-    are several.
+    A policy defines `after(state, drafted, accepted, tokens)`, the state after a round of so many levels and accepted
+    tokens, in which the text gained these tokens; and `depths(states)`, the levels that each row of a batch drafts now.
     """
 
-    start: Any = None
-    steps: tuple[int, ...] = ()
+    start: Any = None  # the state before any text
+    steps: tuple[int, ...] = ()  # by drafter the levels that it is for, where there are several
 
 
 class History(Policy):

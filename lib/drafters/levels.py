@@ -55,15 +55,13 @@ def plan(tree: Tree) -> tuple[tuple[Level, ...], dict[int, int]]:
 
 @dataclass(frozen=True, eq=False)
 class Tails:
-    """The tails of B rows: their width W, depth int64[B, W] and mask bool[W, W] or [B, W, W]; each root's distance from
-    the end of its cache, int64[B], and what is no padding, bool[B, W].
-    """
+    """The tails of B rows."""
 
     width: int
-    depth: Tensor
-    mask: Tensor
-    offsets: Tensor
-    visible: Tensor
+    depth: Tensor  # int64[B, W]
+    mask: Tensor  # bool[W, W] or [B, W, W]
+    offsets: Tensor  # int64[B], each root's distance from the end of its cache
+    visible: Tensor  # bool[B, W], False at padding
 
 
 @lru_cache(maxsize=1024)

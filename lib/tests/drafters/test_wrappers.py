@@ -3,6 +3,7 @@ by speed; the registry's options; controls.
 """
 
 import random
+from collections import defaultdict
 from functools import reduce
 from types import SimpleNamespace
 
@@ -12,34 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.drafters import choosing
-from lib.drafters.adaptive import AdaptiveDrafter, Complexity, History, Policy, WhereItPays, cut, tokens_of_chains
+from lib.drafters.adaptive import AdaptiveDrafter, Complexity, History, WhereItPays, cut, tokens_of_chains
 from lib.drafters.choosing import ChoosingDrafter
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import FirstBranch, NoDrafter, first_levels, merge
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.merged import MergedDrafter, merge_chosen
+from lib.drafters.merged import MergedDrafter
 from lib.drafters.registry import make, parse
 from lib.drafters.text_drafters import LookupDrafter, SuffixAutomatonDrafter
 from lib.tests.drafters.made import MODEL, OTHER, PAIR, begin, continuations, decode, draws, go_on, made, texts_at_start
 from lib.tests.drafters.test_language_model import SEEDS, assert_cache_is_a_fresh_prefill
 from lib.tests.plain_drafter import PlainDrafter
 from lib.tests.replay.test_replay import trees
-from lib.trees import ROOT, shapes
+from lib.trees import shapes
 from lib.verify import Draft
 
 # ------------------------------------------------------------------------------------ the drafters inside, and the text
-
-
-class Arbitrary(Policy):
-    """A policy of arbitrary depths; the first drafter is for three levels."""
-
-    start, steps = 1, (3, 2, 4, 1, 0)
-
-    def after(self, state, drafted, accepted, tokens):
-        return (5 * state + accepted + 3) % 7 + 1
-
-    def depths(self, states):
-        return [state % 5 for state in states]
 
 
 def alone(drafter, texts, shape):
@@ -50,7 +39,7 @@ def alone(drafter, texts, shape):
 
 def adaptive(drafter, texts, shape):
     depths = drafter.policy.depths(drafter.states)
-    model = MODEL if min(depths) == 3 else OTHER
+    model = OTHER if isinstance(drafter.policy, Complexity) and min(depths) < 8 else MODEL
     return [[cut(draft, depth)] for draft, depth in zip(alone(PlainDrafter(model), texts, shape), depths)]
 
 
@@ -73,22 +62,30 @@ def models():
     return LanguageModelDrafter(MODEL), LanguageModelDrafter(OTHER)
 
 
-def paths(draft):
-    return {tuple(draft.tokens_of(draft.tree.path(node))) for node in range(draft.tree.size)}
+def families(*drafts):
+    """By path of tokens the tokens that follow it in these drafts, best first, those of the first draft first."""
+    found = defaultdict(dict)
+    for draft in drafts:
+        for node in range(draft.tree.size):
+            path = tuple(draft.tokens_of(draft.tree.path(node)))
+            found[path] |= dict.fromkeys(draft.tokens_of(draft.tree.children(node)))
+    return {path: list(tokens) for path, tokens in found.items()}
 
 
 @pytest.mark.parametrize("made_of, expected", [
-    (lambda: AdaptiveDrafter(*models(), policy=Arbitrary()), adaptive),
-    (lambda: CombinedDrafter(SuffixAutomatonDrafter(), models()[0], 2), combined),
+    (lambda: AdaptiveDrafter(*models(), policy=History()), adaptive),
+    (lambda: AdaptiveDrafter(*models(), policy=Complexity()), adaptive),
+    (lambda: CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 2), combined),
     (lambda: MergedDrafter(*models()), merged),
-    (lambda: ChoosingDrafter(models()[0], SuffixAutomatonDrafter(), length=14), chosen)])
+    (lambda: ChoosingDrafter(LanguageModelDrafter(MODEL), SuffixAutomatonDrafter(), length=14), chosen)])
 @settings(deadline=None, max_examples=8)
 @given(st.lists(trees(8), min_size=2, max_size=4), SEEDS)
 def test_drafts_are_those_of_the_drafters_inside_and_follow_the_texts(made_of, expected, forest, seed):
     rng, drafter, texts = random.Random(seed), begin(made_of()), texts_at_start()
     for shape in forest:
         parts, drafts = expected(drafter, texts, shape), drafter.propose(shape, draws())
-        assert [paths(draft) for draft in drafts] == [set().union(*map(paths, of_row)) for of_row in parts]
+        for draft, of_row in zip(drafts, parts, strict=True):
+            assert families(draft) == families(*of_row) and len(families(draft)) == draft.tree.size
         texts = go_on(rng, [drafter], drafts, texts, tokens=4)  # few, so that matches come and go
         for model in drafter.drafters:
             if isinstance(model, LanguageModelDrafter):
@@ -110,11 +107,6 @@ def after(policy, outcomes, prompt=()):
                   policy.after(policy.start, 0, 0, prompt))
 
 
-def even_costs(level, once=0.0, most=16):
-    """Costs of rounds of 0 to `most` levels, over plain decoding: `level` for each, `once` for any draft."""
-    return 1.0, *(1 + once + levels * level for levels in range(1, most + 1))
-
-
 @pytest.mark.parametrize("outcomes, depth", [
     ([], 4), ([(5, 5)], 5), ([(5, 2)], 3), ([(5, 4)] * 9, 4), ([(2, 1)] * 9, 4), ([(8, 8)] * 9, 8), ([(2, 0)] * 9, 2),
     ([(0, 0), (5, 5), (0, 0)], 5), ([(2, 0)] * 9 + [(1, 1)] * 8, 2), ([(2, 0)] * 9 + [(1, 1)] * 9, 3)])
@@ -131,7 +123,7 @@ def test_complexity_is_that_of_the_rows_text(text, depth):
 
 
 def test_drafting_stops_where_it_does_not_pay_and_is_tried_again():
-    policy = WhereItPays(costs=even_costs(0.4))
+    policy = WhereItPays(costs=[1 + 0.4 * levels for levels in range(17)])
     state = policy.start
     assert policy.depths([state]) > [0]
     for _ in range(4):
@@ -146,7 +138,7 @@ def test_drafting_stops_where_it_does_not_pay_and_is_tried_again():
 @settings(deadline=None)
 @given(st.lists(OUTCOMES, min_size=1, max_size=4), st.floats(0.05, 0.8), st.floats(0, 0.5))
 def test_a_batch_drafts_the_length_that_is_best_for_all_its_rows(histories, level, once):
-    policy = WhereItPays(costs=even_costs(level, once, most=6))
+    policy = WhereItPays(costs=[1.0, *(1 + once + level * levels for levels in range(1, 7))])
     states = [after(policy, outcomes) for outcomes in histories]
     depths = policy.depths(states)
     assert len(set(depths)) == 1, "a narrower row would be padded to the widest"
@@ -199,33 +191,12 @@ def test_of_drafts_that_are_trees_a_chain_is_kept():
 def test_a_trie_holds_every_prefix_once(sequences, budget):
     draft = merge(9, sequences, budget)
     expected = {(9, *sequence[:n]) for sequence in sequences for n in range(len(sequence) + 1)} | {(9,)}
-    assert len(paths(draft)) == draft.tree.size
-    assert paths(draft) == expected if budget is None else paths(draft) <= expected
+    paths = families(draft).keys()
+    assert len(paths) == draft.tree.size
+    assert paths == expected if budget is None else paths <= expected
     assert draft.tree.budget == min(len(expected) - 1 if budget is None else budget, len(expected) - 1)
     remaining = iter([[1, 2], [1, 3, 4], [5]])
     assert merge(9, remaining, 3).token_list == [9, 1, 2, 3] and next(remaining) == [5], "no more are read than fit"
-
-
-@given(st.lists(trees(8), min_size=1, max_size=3), SEEDS)
-def test_merged_siblings_are_ranked_as_the_first_drafter_that_has_them_ranks_them(forest, seed):
-    generator = torch.Generator().manual_seed(seed)
-
-    def drafted(tree):
-        tokens = torch.zeros(tree.size, dtype=torch.long)
-        for node in range(tree.size):
-            children = list(tree.children(node))
-            tokens[children] = 1 + torch.randperm(9, generator=generator)[: len(children)]
-        return Draft(tree, tokens, "top_k")
-
-    drafts = [drafted(tree) for tree in forest]
-    union = merge_chosen(drafts)
-    for node in range(union.tree.size):
-        path, children = union.tokens_of(union.tree.path(node)[1:]), []
-        for draft in drafts:
-            nodes = [ROOT, *draft.along(path)]
-            if len(nodes) == len(path) + 1:
-                children += draft.tokens_of(draft.tree.children(nodes[-1]))
-        assert union.tokens_of(union.tree.children(node)) == list(dict.fromkeys(children))
 
 
 def test_by_speed_each_is_tried_the_fastest_is_kept_and_a_change_is_noticed(monkeypatch):
