@@ -94,20 +94,15 @@ class SuffixAutomaton:
         """Length of the longest suffix that occurred before."""
         return self.last.link.length if self.tokens else 0
 
-    def matches(self) -> Iterator[tuple[int, int]]:
-        """Suffixes of the text that occurred before, longest first, as (length, place after an earlier occurrence).
-
-        For each suffix first its state's `end`, then one for each token that ever followed it, newest first.
+    def continuations(self, length: int) -> Iterator[list[int]]:
+        """Up to `length` tokens after earlier occurrences of the text's suffixes, the longest suffix first: after its
+        state's `end`, then after a place for each token that ever followed it, newest first.
         """
         state = self.last.link
         while state and state.length:
-            yield state.length, state.end
-            yield from ((state.length, following.end - 1) for following in reversed(state.steps.values()))
+            for end in (state.end, *(following.end - 1 for following in reversed(state.steps.values()))):
+                yield self.tokens[end : end + length]
             state = state.link
-
-    def continuations(self, length: int) -> Iterator[list[int]]:
-        """Up to `length` tokens after each place of `matches`."""
-        return (self.tokens[end : end + length] for _, end in self.matches())
 
     def _longest(self, state: State | None, token: int) -> State:
         """The state whose longest string is that of `state` and a token, parted from that of longer strings."""

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter, defaultdict
-from itertools import groupby
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from lib.drafters import make
 from lib.drafters.drafter import merge
-from lib.drafters.text_drafters import LookupDrafter, NgramDrafter, SuffixAutomatonDrafter, load_tables, save_tables
+from lib.drafters.text_drafters import LookupDrafter, NgramDrafter, load_tables, save_tables
 from lib.drafters.text_index import ENTRIES, NgramTables, SuffixAutomaton, count_tables
 from lib.tests import small_heads, small_models
 from lib.tests.replay.test_replay import trees
@@ -58,16 +58,15 @@ def test_lookup_finds_what_a_scan_finds(text, shortest, more, shape):
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.integers(0, 2), max_size=60) | st.lists(st.integers(0, 9), max_size=40))
-def test_matches_are_those_of_a_scan_and_show_every_token_that_followed(text):
+def test_the_automaton_continues_what_a_scan_matches_with_every_token_that_followed(text):
     (automaton := SuffixAutomaton()).extend(text)
-    lengths = range(len(text) - 1, 0, -1)
-    longest = [n for n in lengths if places(text, n) != places(text, n + 1)]  # where the set of earlier places changes
-    by_length = [(n, [end for _, end in group]) for n, group in groupby(automaton.matches(), lambda match: match[0])]
-    assert automaton.matched() == max(longest, default=0) and [n for n, _ in by_length] == longest
-    for n, ends in by_length:
-        assert set(ends) <= set(places(text, n))
-        assert {text[end] for end in ends} == {text[end] for end in places(text, n)}
-        assert len(ends) == 1 + len({text[end] for end in ends}), "each token once, after the noted place"
+    matched = [n for n in range(len(text) - 1, 0, -1) if places(text, n) != places(text, n + 1)]
+    ends = iter([len(text) - len(following) for following in automaton.continuations(len(text))])
+    for n in matched:
+        following = {text[end] for end in places(text, n)}
+        noted, *others = islice(ends, 1 + len(following))
+        assert {noted, *others} <= set(places(text, n)) and {text[end] for end in others} == following
+    assert automaton.matched() == max(matched, default=0) and next(ends, None) is None
     states = [automaton.start]
     for state in states:
         states += [following for following in state.steps.values() if following not in states]
@@ -76,15 +75,7 @@ def test_matches_are_those_of_a_scan_and_show_every_token_that_followed(text):
 
 def test_the_longest_match_is_found_where_it_was_last():
     (automaton := SuffixAutomaton()).extend([1, 2, 5, 1, 2, 6, 1, 2])
-    assert next(automaton.matches()) == (2, 5), "and not at 2"
-
-
-@settings(deadline=None)
-@given(TEXTS, SHAPES)
-def test_the_automatons_drafter_merges_what_followed_the_matches(text, shape):
-    (automaton := SuffixAutomaton()).extend(text)
-    found = [text[end : end + shape.max_depth] for _, end in automaton.matches()]
-    assert same(draft_after(SuffixAutomatonDrafter(), text, shape), merge(text[-1], found, shape.budget))
+    assert next(automaton.continuations(2)) == [6, 1], "and not 5"
 
 
 # -------------------------------------------------------------------------------------------------------------- n-grams
