@@ -5,6 +5,7 @@ This file needs the standard library alone: who copies `lib/engines/workers/draf
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from typing import Iterable, Iterator, Mapping, Sequence
 
 ROOT, NO_PARENT = 0, -1  # of a trie
@@ -100,7 +101,7 @@ class SuffixAutomaton:
         """
         state = self.last.link
         while state and state.length:
-            for end in (state.end, *(following.end - 1 for following in reversed(state.steps.values()))):
+            for end in chain([state.end], (following.end - 1 for following in reversed(state.steps.values()))):
                 yield self.tokens[end : end + length]
             state = state.link
 
