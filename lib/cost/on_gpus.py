@@ -19,7 +19,9 @@ from lib.cost.by_depth_and_rank import Rates
 from lib.cost.roofline import COMPUTED, MEASURED
 from lib.cost.round_cost import FREE, RULER, CostTable, Curve, RoundCost
 from lib.lab import processor, provenance, tables
-from lib.models.registry import RANDOM, SIZES, config_of_size
+from lib.models import registry
+from lib.models.load import config_of
+from lib.models.registry import RANDOM, SIZES
 from lib.trees import shapes
 from lib.trees.tree import Tree
 
@@ -39,8 +41,7 @@ def sizes(target: str) -> tuple[int, int, int]:
     """Of a size the weights that a step multiplies, the keys and values of a token, and the operations of attention per
     row and committed token.
     """
-    name, _, layers = target.removeprefix(RANDOM).partition("@")
-    config = config_of_size(name, layers or None)
+    config = config_of(registry.source(RANDOM + target.removeprefix(RANDOM)))
     hidden, depth = config.hidden_size, config.num_hidden_layers
     kept = 2 * config.num_key_value_heads * (hidden // config.num_attention_heads)
     weights = depth * hidden * (2 * hidden + kept + 3 * config.intermediate_size) + config.vocab_size * hidden
@@ -69,7 +70,7 @@ def all_costs(runs: Iterable[Path] = ()) -> tuple[dict[Cell, RoundCost], pd.Data
         rows = tables.read(run, "costs") if "gpu" in facts and tables.exists(run, "costs") else pd.DataFrame()
         for dtype, own in rows[rows["drafter"] == RULER].groupby("dtype") if len(rows) else ():
             for (target, _, batch), price in CostTable(own).cells.items():
-                known = target.removeprefix(RANDOM).partition("@")[0] in SIZES
+                known = target.removeprefix(RANDOM).partition("@")[0] in {size.name for size in SIZES.iterdir()}
                 reads = roofline.reads(facts["gpu"], dtype, sizes(target)[0] if known else np.nan, price.plain)
                 if reads <= roofline.LAUNCH_BOUND:
                     prices[processor.title(facts), MEASURED, target, batch] = replace(price, once=0.0, level=FREE)

@@ -1,6 +1,7 @@
 """Pairs in every number format: those that models compute in, and weights of fewer bits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu") 
     for pair in pairs:
         for model, kind in zip(pair.models, kinds):
             quantise(model, kind)
-    return load.reloadable(pairs, load_pairs, names, dtype, device)
+    return [replace(pair, made_by=(load_pair, pair.made_by[1], dtype, device)) for pair in pairs]
 
 
 def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, device: str = "cpu") -> Served:
@@ -72,14 +73,11 @@ def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
 
     dtype: as there; for "stored", a draft model that is no GGUF file is loaded as "auto".
     """
-    load_as_before, (names, *settings), _ = pairs[0].made_by[1]
-    names = [names[index] for *_, index in (pair.made_by[1] for pair in pairs)]
-    if dtype is None:
-        return load_as_before(names, *settings)
+    _, names, (dtype_before, *_), (device, *_) = zip(*(pair.made_by for pair in pairs))
     drafters = [drafter for _, drafter in map(registry.sources, names) if drafter]
     if dtype == STORED and not all(drafter.kind == registry.GGUF for drafter in drafters):
         dtype = f"{STORED}|{AUTO}"
-    return load_pairs(names, dtype, settings[1])
+    return load_pairs(names, dtype or dtype_before, device)
 
 
 def _check_kind(source: registry.Source | None, kind: str) -> None:
@@ -95,13 +93,10 @@ def _check_kind(source: registry.Source | None, kind: str) -> None:
 def _quantise(model, kind: str) -> None:
     """Gives a model weights of this kind, after its vocabulary was cut, which only whole weights can be."""
     device = model.device
-    try:
-        if kind == INT8:
-            quantize_int8(model)
-        if kind == STORED:
-            from lib.forward.stored import take_weights  # which loads the package gguf
+    if kind == INT8:
+        quantize_int8(model)
+    if kind == STORED:
+        from lib.forward.stored import take_weights  # which loads the package gguf
 
-            take_weights(model, Path(model.gguf_file))
-        model.to(device)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise checks.no_memory(model.name_or_path, device) from error
+        take_weights(model, Path(model.gguf_file))
+    model.to(device)

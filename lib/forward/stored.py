@@ -26,7 +26,7 @@ def take_weights(model, path: Path) -> None:
         if model.get_submodule(part) in (model.get_input_embeddings(), model.get_output_embeddings()):
             tensor = tensor._replace(data=tensor.data[:vocabulary])  # which may have been cut to its partner's
         if tensor.data.ndim == 1:
-            values = torch.from_numpy(gguf.dequantised(path, tensor))
+            values = torch.from_numpy(gguf.dequantised(tensor))
             setattr(model.get_submodule(part), kind, nn.Parameter(values, requires_grad=False))
         else:
             _replace(model, part, _packed(path, tensor))
@@ -60,5 +60,5 @@ def _packed(path: Path, tensor: ReaderTensor) -> panels.Panels | Tensor:
     if tensor.data.dtype == "uint8" and tensor.tensor_type.name != "BF16":
         raise PairError(f"{path}: {tensor.name} is of the type {tensor.tensor_type.name}, whose blocks are not read as "
                         f"they are stored; take another dtype, or take the model as {', '.join(gguf_blocks.TYPES)}")
-    weight = torch.from_numpy(gguf.dequantised(path, tensor))
+    weight = torch.from_numpy(gguf.dequantised(tensor))
     return panels.of_16_bits(weight) or weight

@@ -1,7 +1,7 @@
 """Which drafter and tree, by batch size and length of the text, and does the length explain what is accepted? The
 tables "schedule" and "explained" of notebook 6.
 
-Prompts of each length are made of real text (`models.prompts`), and the target's greedy answers are recorded.
+Prompts of each length are made of real text, and the target's greedy answers are recorded.
 Drafters that read the text draft again, and the pair's draft model is replayed; its drafting and the check are timed
 after texts of that length. Heads are left out: timing each in each cell would take longer than the recommendation.
 """
@@ -23,7 +23,9 @@ from lib.drafters.drafter import BY_RANKS
 from lib.drafters.heads.files import NGRAMS
 from lib.drafters.registry import DRAFT_MODEL, kinds_for, make, needs
 from lib.lab import stats
+from lib.models import dialogue
 from lib.models import prompts as prompt_files
+from lib.models.prompts import PromptSet
 from lib.replay import acceptance, simulated
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
@@ -60,7 +62,7 @@ def schedule(pair, *, lengths: Sequence[int], batches: Sequence[int], new_tokens
     deepest = max(named(name).max_depth for name in names)
     room = pair.window - new_tokens - deepest - 2 if pair.window else np.inf
     for length in (length for length in lengths if length < 0.9 * room):
-        prompts = prompt_files.of_length(pair.tokenizer, length, PER_KIND, texts)
+        prompts = prompts_of_length(pair.tokenizer, length, texts)
         modelled = candidates.within(modelled, max(map(len, prompts.ids)) + new_tokens + deepest)
         recorded = candidates.record(pair, modelled, prompts, new_tokens, deepest)
         ruler = ExcerptDrafter(prompts.ids, pair.vocabulary, order)
@@ -120,6 +122,30 @@ def _share(rounds: pd.DataFrame, factor: str) -> float:
     inside, whole = ((values - groups.transform("mean")) ** 2).sum(), ((values - values.mean()) ** 2).sum()
     spare = len(rounds) - groups.ngroups
     return 1 - (len(rounds) - 1) / spare * inside / whole if spare > 0 and whole > 0 else np.nan
+
+
+def prompts_of_length(tokenizer, length: int, texts: Path) -> PromptSet:
+    """PER_KIND prompts of each kind with `length` tokens of text, and those of the chat template where there is one.
+
+    texts: of a file of prompts, or a folder, which are joined by kind. A kind that is too short for all prompts has
+    fewer. ValueError where no kind is long enough.
+    """
+    by_kind, found = {}, []
+    for row in prompt_files.rows(texts, most_characters=None):
+        by_kind.setdefault(row.kind, []).extend(tokenizer(
+            row.messages[-1]["content"] + "\n\n", add_special_tokens=False, split_special_tokens=True)["input_ids"])
+    for kind, tokens in by_kind.items():
+        for number in range(min(PER_KIND, len(tokens) // length)):
+            piece = tokens[number * length : (number + 1) * length]
+            if dialogue.has_template(tokenizer):
+                ids = dialogue.tokenise(dialogue.of_user(tokenizer.decode(piece, skip_special_tokens=True)), tokenizer)
+            else:
+                ids = torch.cat([dialogue.plain("", tokenizer), torch.tensor(piece)])
+            found.append((f"{kind}-{length}-{number}", kind, ids))
+    if not found:
+        raise ValueError(f"no kind of text in {texts} has {length} tokens; give a smaller length, or a folder with "
+                         "more text")
+    return PromptSet(*zip(*found))
 
 
 def _row(reader: str, name: str, tally: pd.DataFrame, price, rng: np.random.Generator) -> dict[str, object]:

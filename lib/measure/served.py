@@ -24,7 +24,8 @@ from lib.lab import provenance, stats
 from lib.lab.chapter import Store
 from lib.models import dialogue
 from lib.models import prompts as prompt_files
-from lib.models.load import Served
+from lib.models.checks import PairError
+from lib.models.load import Served, num_parameters
 from lib.models.registry import FOLDER, GGUF, sources
 from lib.replay import endpoint, logs, recording
 from lib.replay.logs import LoggedTexts
@@ -159,8 +160,13 @@ def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dic
     """By batch and drafter the cost of rounds, as `served.price_of` takes them: of a file, or of hardware by its name.
     """
     if costs in HARDWARE:
+        try:
+            parameters = num_parameters(target.name, target.config)
+        except PairError as error:
+            raise PairError(f"{error}; without its parameters, give costs as a table that lib/cost/measure_served.py "
+                            "writes where it is served") from None
         sizes = {"": 1.0} | {name: float(model.num_parameters()) for name, model in target.drafters.items()}
-        by_name = {name: from_logs.computed(costs, target.parameters, size, batches, most)
+        by_name = {name: from_logs.computed(costs, parameters, size, batches, most)
                    for name, size in sizes.items()}
         return {batch: {name: by_batch[batch] for name, by_batch in by_name.items()} for batch in batches}
     known = from_logs.read_costs(costs)

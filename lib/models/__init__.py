@@ -1,9 +1,8 @@
 """Models by name with their plain weights, their prompts, and their key/value cache.
 
 Start at `load` (`load_pair`: target, draft model, tokenizer) and `registry` (the names); `lib.forward.load_pair` loads
-weights of fewer bits too. `checks` says what is wrong with a pair or its download. `gguf` converts GGUF files, whose
-blocks `gguf_blocks` unpacks. `prompts` reads and tokenises the prompts of a file, `dialogue` applies chat templates.
-`cache` holds keys and values of a tree.
+weights of fewer bits too. `checks` refuses pairs that cannot work, `gguf` converts GGUF files, `prompts` reads files of
+prompts, `dialogue` applies chat templates, `cache` holds keys and values of a tree.
 """
 
 from lib.models.checks import DTYPES, PairError

@@ -19,7 +19,7 @@ SMALLEST = 128  # slots of the first allocation; a full buffer then doubles
 
 
 class Rows:
-    """The committed lengths, which the layers share: as a list, and on request as a tensor int64[B]."""
+    """The committed lengths, which the layers share: as a list, and as a tensor int64[B]."""
 
     def __init__(self):
         self.set([])
@@ -27,37 +27,12 @@ class Rows:
     def set(self, lengths: list[int], device: torch.device | None = None) -> None:
         """Commits these lengths, of rows on this device."""
         self.as_list, self.device = lengths, device
-        self._lengths: Tensor | None = None
-        self._slots: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-
-    @property
-    def lengths(self) -> Tensor:
-        """Committed tokens per row, int64[B]."""
-        if self._lengths is None:
-            self._lengths = torch.tensor(self.as_list, dtype=torch.long, device=self.device)
-        return self._lengths
+        self.lengths = torch.tensor(lengths, dtype=torch.long, device=device)
 
     @property
     def longest(self) -> int:
         """Committed tokens of the longest row; 0 without rows."""
         return max(self.as_list, default=0)
-
-    @property
-    def even(self) -> bool:
-        """Whether all rows have the same length, so that one slice serves them all."""
-        return len(set(self.as_list)) <= 1
-
-    def slots(self, start: int, nodes: int) -> tuple[Tensor, Tensor]:
-        """The slots of a block of nodes after `start` pending ones: rows int64[B, 1] and slots int64[B, nodes].
-
-        Made for the first layer of a forward pass, and shared by the others.
-        """
-        block = (start, nodes)
-        if block not in self._slots:
-            first = self.lengths[:, None] + start
-            rows = torch.arange(len(self.as_list), device=first.device)[:, None]
-            self._slots = {block: (rows, first + torch.arange(nodes, device=first.device))}
-        return self._slots[block]
 
 
 class TreeLayer(CacheLayerMixin):
@@ -70,7 +45,7 @@ class TreeLayer(CacheLayerMixin):
     def __init__(self, rows: Rows):
         super().__init__()
         self.rows = rows
-        self.pending = self.bytes = 0  # nodes appended since the last commit; bytes of the buffers
+        self.pending = 0  # nodes appended since the last commit
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Makes empty buffers for states like [B, Hkv, m, d]; transformers calls it in the first forward pass."""
@@ -88,12 +63,13 @@ class TreeLayer(CacheLayerMixin):
         start, nodes = self.pending, key_states.shape[2]
         self.append(nodes)
         end = self.get_seq_length()
-        for buffer, states in ((self.keys, key_states), (self.values, value_states)):
-            if self.rows.even:
-                buffer[:, :, end - nodes : end] = states
-            else:
-                rows, slots = self.rows.slots(start, nodes)
-                buffer[rows, :, slots] = states.transpose(1, 2)
+        if len(set(self.rows.as_list)) == 1:  # one slice serves all rows
+            self.keys[:, :, end - nodes : end], self.values[:, :, end - nodes : end] = key_states, value_states
+        else:
+            rows = torch.arange(len(key_states), device=key_states.device)[:, None]
+            slots = self.rows.lengths[:, None] + torch.arange(start, start + nodes, device=key_states.device)
+            self.keys[rows, :, slots] = key_states.transpose(1, 2)
+            self.values[rows, :, slots] = value_states.transpose(1, 2)
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def append(self, nodes: int) -> None:
@@ -111,8 +87,7 @@ class TreeLayer(CacheLayerMixin):
         """Takes one buffer [2, B, Hkv, capacity, d] for both, or one [1, ..] for each."""
         self.buffers, self.capacity = buffers, buffers[0].shape[3]
         self.keys, self.values = buffers[0][0], buffers[-1][-1]
-        # Cached, since each round reads them, and a round of a small model has time for few calls of PyTorch.
-        self.address, self.bytes = buffers[0].data_ptr(), sum(buffer.nbytes for buffer in buffers)
+        self.address = buffers[0].data_ptr()  # here, since a round of a small model has time for few calls of PyTorch
 
     def join(self, others: Sequence["TreeLayer"]) -> None:
         """Appends the rows of other layers."""
@@ -153,11 +128,6 @@ class TreeCache(Cache):
     def pending(self) -> int:
         """Nodes appended to each row since the last commit."""
         return max((layer.pending for layer in self.layers), default=0)
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the buffers, spare capacity included, and of states."""
-        return sum(layer.bytes for layer in (*self.layers, *self.states.values()))
 
     @property
     def attending(self) -> list[TreeLayer]:
@@ -249,10 +219,10 @@ class TreeCache(Cache):
         self.forget()
 
     def select(self, rows: Tensor) -> None:
-        """Keeps only the given rows, int64 indices or bool[B], in this order; finished rows leave a batch so."""
+        """Keeps only the given rows, int64 indices, in this order; finished rows leave a batch so."""
         rows = torch.as_tensor(rows, device=self.rows.device)
         self.rows.set(self.lengths[rows].tolist(), self.rows.device)
         for layer in self.attending:
             layer.take([buffer[:, rows] for buffer in layer.buffers])
         for states in self.states.values():
-            states.select(rows)
+            states.reorder_cache(rows)

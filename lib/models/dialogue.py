@@ -1,17 +1,16 @@
-"""Tokens of a dialogue in a chat template, from which alone control tokens come: the text of one inside a message, such
-as "<|im_end|>", is tokenised as text.
+"""Tokens of a dialogue in a chat template, from which alone control tokens come: a message that holds the text of one,
+such as "<|im_end|>", is refused.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 
 import torch
 from torch import Tensor
 
 TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")  # how a template asks for the day
-PRIVATE = range(0xE000, 0xF900)  # code points without a meaning
 Message = Mapping[str, object]  # role ("system", "user" or "assistant") and content, a text
 
 
@@ -32,24 +31,18 @@ def plain(text: str, tokenizer) -> Tensor:
 
 def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
              template: Mapping[str, object] | None = None) -> Tensor:
-    """int64[T]: the messages in the tokenizer's chat template, up to where the model answers.
+    """int64[T]: the messages in the tokenizer's chat template, up to where the model answers, with the system prompt
+    that the template may insert; without a template the texts of all messages, with blank lines between them.
 
     day: the date that a template inserts, as "2026-11-25"; None for today. template: its further arguments, such as
-    tools.
-
-    A system prompt that the template inserts stays. Without a template the result is the plain text of all messages,
-    with blank lines between them. ValueError where the template refuses the messages.
+    tools. ValueError where the template refuses the messages, or they hold the text of a control token.
     """
     if not has_template(tokenizer):
         return plain("\n\n".join(message["content"] for message in messages), tokenizer)
-    controls = {token.content: token for token in tokenizer.added_tokens_decoder.values() if token.special}
-    texts = sorted(controls, key=len, reverse=True)
-    pattern = re.compile(f"({'|'.join(map(re.escape, texts)) or '(?!)'})")
-    content = json.dumps([messages, template], ensure_ascii=False)
-    mark = next(character for character in map(chr, PRIVATE) if character not in content)
-    # While the template is rendered, the number of each control token between marks stands for its text.
-    messages, template = _changed([list(messages), dict(template or {})], lambda text: pattern.sub(
-        lambda match: f"{mark}{texts.index(match[0])}{mark}", text))
+    template, content = dict(template or {}), json.dumps([messages, template], ensure_ascii=False)
+    for token in tokenizer.added_tokens_decoder.values():
+        if token.special and token.content in content:
+            raise ValueError(f"the messages hold the text of the control token {token.content!r}; remove it")
     if day is not None:  # templates ask for it by a function or by a name
         then = date.fromisoformat(day)
         dated = TODAY.sub(lambda call: repr(then.strftime(call[2])), tokenizer.get_chat_template())
@@ -58,31 +51,7 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
         rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **template)
     except Exception as error:  # whatever a template raises of messages that it does not take
         raise ValueError(f"the tokenizer's chat template refuses the messages ({error}); give others") from None
-    if mark not in rendered:
-        return torch.tensor(tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=torch.long)
-    for text, token in controls.items():  # some swallow the white space beside them
-        rendered = re.sub(r"\s*" * token.lstrip + f"({re.escape(text)})" + r"\s*" * token.rstrip, r"\1", rendered)
-    ids: list[int] = []
-    for number, stretch in enumerate(pattern.split(rendered)):
-        if number % 2:  # the template's own control token
-            ids.append(tokenizer.convert_tokens_to_ids(stretch))
-        elif stretch:
-            stretch = re.sub(f"{mark}(\\d+){mark}", lambda match: texts[int(match[1])], stretch)
-            stretch_ids = tokenizer(stretch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-            tokens = {*tokenizer.convert_ids_to_tokens(stretch_ids)}
-            if forged := [text for text in texts if text in stretch and text in tokens]:
-                raise ValueError(f"the tokenizer makes a control token of the text {forged[0]!r}; remove it")
-            ids += stretch_ids
-    return torch.tensor(ids, dtype=torch.long)
-
-
-def _changed(value, change: Callable[[str], str]):
-    """A value of JSON with each of its texts changed."""
-    if isinstance(value, str):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {name: _changed(part, change) for name, part in value.items()}
-    return [_changed(part, change) for part in value] if isinstance(value, list) else value
+    return torch.tensor(tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=torch.long)
 
 
 def end_of_turn(tokenizer) -> int | None:

@@ -17,12 +17,11 @@ from tempfile import TemporaryDirectory
 import gguf
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lib.models.checks import PairError, first_line, no_memory
+from lib.models.checks import PairError, first_line
 
 SUFFIX = ".gguf"
 NAME = re.compile(r"(.+?)(-\d{5}-of-(\d{5}))?\.gguf")  # the model's, and the number and count of a shard, from 1
@@ -92,7 +91,7 @@ def home() -> Path:
 
 def converted(path: Path) -> Path:
     """The folder of a GGUF file's model (or shard's) in transformers' layout, made on the first call, by one process at
-    a time. PairError where the file is not whole, something in it is not read, or memory or disk are full.
+    a time. PairError where the file is not whole, or something in it is not read.
     """
     digest = sha256()
     for shard in shards(path):
@@ -101,20 +100,14 @@ def converted(path: Path) -> Path:
     folder = home() / f"{stem(path)}-{digest.hexdigest()[:16]}-{CONVERSION}"
     if folder.is_dir():
         return folder
-    try:
-        home().mkdir(parents=True, exist_ok=True)
-        with open(home() / ".lock", "w") as lock, TemporaryDirectory(dir=home()) as partial:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not folder.is_dir():  # another process may have made it meanwhile
-                print(f"converting {path.name} to bfloat16 safetensors, once", file=sys.stderr, flush=True)
-                for part in _model_and_tokenizer(path):
-                    part.save_pretrained(Path(partial, folder.name))
-                os.replace(Path(partial, folder.name), folder)
-    except MemoryError as error:
-        raise no_memory(path, "cpu") from error
-    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as its own error
-        raise PairError(f"{path} cannot be converted in {home()} ({first_line(error)}); free space or make that folder "
-                        "writable, or set XDG_CACHE_HOME to a folder elsewhere") from error
+    home().mkdir(parents=True, exist_ok=True)
+    with open(home() / ".lock", "w") as lock, TemporaryDirectory(dir=home()) as partial:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():  # another process may have made it meanwhile
+            print(f"converting {path.name} to bfloat16 safetensors, once", file=sys.stderr, flush=True)
+            for part in _model_and_tokenizer(path):
+                part.save_pretrained(Path(partial, folder.name))
+            os.replace(Path(partial, folder.name), folder)
     return folder
 
 
@@ -131,14 +124,14 @@ def _model_and_tokenizer(path: Path) -> tuple[object, object]:
         tokenizer = _byte_level(path, metadata) if is_byte_level else AutoTokenizer.from_pretrained(**location)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        weights = {tensor.name: torch.from_numpy(dequantised(path, tensor)).bfloat16()
+        weights = {tensor.name: torch.from_numpy(dequantised(tensor)).bfloat16()
                    for tensor in parameters(path, metadata, tensors, model)}
         model.load_state_dict(weights, strict=False, assign=True)
-    except (PairError, MemoryError):
+    except PairError:
         raise
     except Exception as error:  # whatever gguf-py, tokenizers and transformers raise of a file with other contents
-        raise PairError(f"{path} cannot be read as GGUF ({type(error).__name__}: {first_line(error)}): it is cut off, "
-                        f"damaged, big-endian or no GGUF file; fetch it again, or {SAFETENSORS}") from error
+        raise PairError(f"{path} cannot be read as GGUF ({type(error).__name__}: {first_line(error)}); if it is "
+                        f"damaged fetch it again, else {SAFETENSORS}") from error
     model.tie_weights()
     end_of_turn, end = metadata.get("tokenizer.ggml.eot_token_id"), model.generation_config.eos_token_id
     if end_of_turn is not None:
@@ -183,17 +176,13 @@ def parameters(path: Path, metadata: dict, tensors: list[gguf.ReaderTensor], mod
             data = data.reshape(heads[role], -1, 2, *data.shape[1:]).swapaxes(1, 2).reshape(data.shape)
         tensor = tensor._replace(name=names[name], data=data)
         if architecture.startswith("gemma") and role.endswith("norm"):  # llama.cpp adds the 1 that the model adds
-            tensor = tensor._replace(tensor_type=gguf.GGMLQuantizationType.F32, data=dequantised(path, tensor) - 1)
+            tensor = tensor._replace(tensor_type=gguf.GGMLQuantizationType.F32, data=dequantised(tensor) - 1)
         yield tensor
 
 
-def dequantised(path: Path, tensor: gguf.ReaderTensor) -> np.ndarray:
-    """float32 values of a tensor. PairError where its type is not read."""
-    try:
-        return np.require(gguf.dequantize(tensor.data, tensor.tensor_type), requirements="W")
-    except NotImplementedError:
-        raise PairError(f"{path}: {tensor.name} is of the type {tensor.tensor_type.name}, which is not read here; take "
-                        "the model as Q4_1, Q8_0, F16 or safetensors") from None
+def dequantised(tensor: gguf.ReaderTensor) -> np.ndarray:
+    """float32 values of a tensor. NotImplementedError where its type is not read."""
+    return np.require(gguf.dequantize(tensor.data, tensor.tensor_type), requirements="W")
 
 
 def _scale_rotary(path: Path, metadata: dict, tensors: list[gguf.ReaderTensor], config) -> None:

@@ -1,8 +1,7 @@
 """Targets with recurrent or convolutional layers (gated delta nets, Mamba, short convolutions) take chains alone.
 
 Such a layer holds one state per text, which a rejected token cannot leave. Within a check these layers therefore read
-token after token, as in plain decoding, and the cache keeps the state after each: a commit takes that of the last
-accepted one. A check costs their weights once per token, mostly from the processor's caches, and draft + 2 states.
+token after token, as in plain decoding, and the cache keeps the state after each, of which a commit takes one.
 """
 
 import inspect
@@ -28,17 +27,8 @@ class States(LinearAttentionLayer):
 
     def tensors(self) -> list[Tensor]:
         """The present states, each [B, ...]."""
-        return [states[index] for states, index in self._present()]
-
-    def _present(self) -> list[tuple[dict[int, Tensor], int]]:
-        """Each present state as a dictionary and its key there."""
-        return [(states, index) for states in (self.conv_states, self.recurrent_states)
-                for index, state in states.items() if state is not None]
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of the present states and of those that are kept."""
-        return sum(state.nbytes for states in (self.tensors(), *self.steps) for state in states)
+        return [state for states in (self.conv_states, self.recurrent_states) for state in states.values()
+                if state is not None]
 
     def keep(self) -> None:
         """Keeps the present states as those after the next token."""
@@ -54,14 +44,10 @@ class States(LinearAttentionLayer):
 
     def join(self, others: Sequence["States"]) -> None:
         """Appends the rows of other states of the same layer."""
-        parts = [self.tensors(), *(states.tensors() for states in others)]
-        for (states, index), rows in zip(self._present(), zip(*parts)):
-            states[index] = torch.cat(rows)
-
-    def select(self, rows: Tensor) -> None:
-        """Keeps only these rows, int64 indices or bool[B], in this order."""
-        for states, index in self._present():
-            states[index] = states[index][rows]
+        for kind in ("conv_states", "recurrent_states"):
+            first, *rest = (getattr(states, kind) for states in (self, *others))
+            first.update({index: torch.cat([state, *(states[index] for states in rest)])
+                          for index, state in first.items() if state is not None})
 
 
 def read_in_steps(model: nn.Module) -> None:
@@ -77,8 +63,8 @@ def read_in_steps(model: nn.Module) -> None:
 
 @cache  # reading a class's source takes milliseconds, and each decoding asks
 def _writes_states(kind: type) -> bool:
-    return any(name in inspect.getsource(function) for name in WRITERS
-               for function in vars(kind).values() if inspect.isfunction(function))
+    source = inspect.getsource(kind)
+    return any(name in source for name in WRITERS)
 
 
 def _in_steps(module: nn.Module, forward: Callable) -> Callable:

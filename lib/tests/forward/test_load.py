@@ -82,4 +82,4 @@ def test_the_number_format_follows_the_processor(monkeypatch, units, missing, fa
     monkeypatch.setattr(checks.products, "faster_in_bfloat16", lambda: faster)
     assert models.load_pair("tiny").dtype == forward.load_pair("tiny", "auto").dtype == expected
     assert models.load_pair("tiny", torch.float64).dtype == forward.load_pair("tiny", "float64").dtype == "float64"
-    assert dtypes_of("auto", "cuda:0") == (torch.bfloat16,) * 2
+    assert checks.own_dtype("cuda:0") == torch.bfloat16

@@ -205,8 +205,8 @@ def refusal(*settings: str, cwd: Path | None = None) -> str:
 
 @pytest.mark.parametrize(("setting", "complaint"), [
     ("pairs=base/typo", "02_acceptance: pair 'base/typo' is unknown; did you mean base/tiny"),
-    ("pairs=", "no pair is named"),
-    ("pairs=./no/target|./no/drafter", "there is no folder no/target"),
+    ("pairs=", "give a list of names"),
+    ("pairs=./no/target|./no/drafter", "there is no folder ./no/target"),
     ("prompts=no_such_folder/prompts", "no prompts at"),
     ("judge_prompts=1000", "kinds translation, questions.* have fewer than 1 \\+ 1000 prompts"),
     ("device=abacus", "device 'abacus' with dtype '.*' cannot be used here"),
@@ -243,7 +243,7 @@ def test_a_refusal_has_the_words_of_the_function_that_the_notebook_would_call(tm
         folder, file = (os.path.relpath(tmp_path / name) for name in ("empty", "my.jsonl"))
         with pytest.raises(models.PairError) as unreadable:
             models.load_pairs([f"{folder}|small"])
-        with pytest.raises(ValueError, match="line 2 lacks category, turns") as malformed:
+        with pytest.raises(ValueError, match="line 2 is .*; write an object with one of turns") as malformed:
             prompts.load(file, AutoTokenizer.from_pretrained(models.SHIPPED / "tiny"))
     assert str(unreadable.value).replace(folder, "./empty") in refusal("pairs=./empty|small", cwd=tmp_path)
     assert str(malformed.value).replace(file, "my.jsonl") in refusal("prompts=my.jsonl", cwd=tmp_path)

@@ -13,6 +13,7 @@ from lib.lab.chapter import Store
 from lib.measure import served as study
 from lib.measure.parameters import CHECKS
 from lib.models import PairError
+from lib.models.load import num_parameters
 from lib.replay import logs
 
 PARAMETERS = CHECKS["08_served"]
@@ -59,11 +60,11 @@ def test_a_target_that_never_runs_needs_its_tokenizer_alone(kind, tmp_path, text
     assert [each.tokens for each in found] == [each.tokens for each in own]
     if kind in ("window", "mixture", "hybrid"):
         prices = study.prices("H100, bfloat16", target, [1], 4)
-        assert prices[1]["tiny-base"].plain == pytest.approx(2 * target.parameters / 3.35e12)
+        assert prices[1]["tiny-base"].plain == pytest.approx(2 * num_parameters("t", target.config) / 3.35e12)
         with pytest.raises(PairError, match="cannot verify a tree|holds no model.safetensors"):  # a drafter has to run
             CHECKS["08_served"]["drafters"]("drafters", VALUES | {"drafters": [values["target"]]})
     else:
-        with pytest.raises(PairError, match=r"t, from which costs.*cannot be counted .*; give costs as a table"):
+        with pytest.raises(PairError, match=r"t cannot be read as a model .*; without its parameters, give costs as a table"):
             study.prices("H100, bfloat16", target, [1], 4)
     (tmp_path / "theirs.csv").write_text("batch,nodes,check_ms,draft_ms\n1,0,5,1\n1,4,6,1\n")
     assert study.prices(str(tmp_path / "theirs.csv"), target, [1], 4)[1]["tiny-base"].plain == 0.005

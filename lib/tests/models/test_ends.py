@@ -9,7 +9,6 @@ from transformers import LlamaConfig
 
 from lib import models
 from lib.__main__ import main
-from lib.models import load
 from lib.tests import tiny_gguf
 from lib.tests.lab.test_runner import layout, notebook  # noqa: F401
 from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
@@ -53,7 +52,6 @@ def test_settings_tokenizer_and_template_are_joined_in_this_order(tmp_path, sett
         warnings.simplefilter("error")
         assert models.load_pair(made).eos_token_ids == ends
         assert models.load_served(made, []).eos_token_ids == ends
-        assert load.ends_by_name([made]) == {"model": ends}
 
 
 def test_a_template_that_does_not_show_how_a_turn_ends_is_warned_of(tmp_path):

@@ -1,6 +1,5 @@
 """Prompt files: which forms are read, what is refused by file and line, and what is drawn from a set."""
 
-import gzip
 import json
 from collections import Counter
 
@@ -89,27 +88,24 @@ def test_any_text_comes_back_as_it_was(tmp_path_factory, texts):
 def test_bytes_around_the_lines_do_no_harm(tmp_path):
     lines = [json.dumps(row(number)).encode() for number in range(50)]
     for name, content in (("plain", b"\n".join(lines)), ("windows", b"\xef\xbb\xbf" + b"\r\n".join(lines) + b"\r\n"),
-                          ("blank", b"\n  \n".join(lines)), ("gzip", gzip.compress(b"\n".join(lines), mtime=0))):
+                          ("blank", b"\n  \n".join(lines))):
         (tmp_path / name).write_bytes(content)
         assert prompts.load(tmp_path / name, Letters()).names == tuple(map(str, range(50)))
 
 
 @pytest.mark.parametrize("line, reason", [
-    (b"{'a': 1}", "line 3 is no JSON .* at column 2"),
-    (b"[" * 100_000, "line 3 is no JSON .nested too deeply"),
-    (b"[1, 2]", "line 3 is a list"),
-    (b"\xff\xfe", "line 3 is no UTF-8 .byte 0."),
-    ({"question_id": 1, "turns": ["x"]}, "line 3 lacks category; it has question_id, turns"),
-    ({}, "line 3 lacks question_id, category, turns; it has nothing; give .*, or messages, or task_id and prompt"),
-    (row(None), "line 3: question_id or task_id is None"),
-    (row(7, kind=["a"]), r"line 3: .*category \['a'\]"),
+    (b"{'a': 1}", "line 3 is no JSON in UTF-8 .* column 2 .*; write one object per line"),
+    (b"[" * 100_000, "line 3 is no JSON in UTF-8 .nested too deeply"),
+    (b"\xff\xfe", "line 3 is no JSON in UTF-8 .* invalid start byte"),
+    (b"[1, 2]", r"line 3 is \[1, 2\]; write an object with one of turns, messages, conversation, prompt"),
+    ({"question": "x"}, "line 3 is {'question': 'x'}; write an object with one of turns"),
     (row(7, turns=[]), r"line 3: turns is \[\]"),
     ({"question_id": 7, "category": "a", "turns": "hello"}, "line 3: turns is 'hello'; give a list"),
-    (row(3, turns=["x", 5]), r"line 3: turns is \['x', 5\]; give a list of texts"),
-    (row(7, turns=["x", "y"], answers=[5]), "line 3: turns is .* with texts between them as answers"),
+    (row(3, turns=[5]), r"line 3: turns is \[5\]; give a list of texts"),
+    (row(7, turns=["x", "y"], answers=[5]), "line 3: turns is .*`answers` that are texts between them"),
     (row("1"), "line 3: '1' is the name of .*line 1 already"),
     ({"task_id": 7, "prompt": ["x"]}, r"line 3: prompt is \['x'\]; give a text"),
-    ({"task_id": 7, "prompt": " "}, "line 3: the prompt is empty"),
+    ({"task_id": 7, "prompt": " "}, "line 3: prompt is ' '; give a text that is not empty"),
     ({"messages": "hello"}, "line 3: messages is 'hello'; give objects with role"),
     ({"messages": []}, r"line 3: messages is \[\]"),
     ({"messages": ["hello"]}, r"line 3: messages is \['hello'\]"),
@@ -117,10 +113,8 @@ def test_bytes_around_the_lines_do_no_harm(tmp_path):
     ({"messages": [message("user", None)]}, "line 3: messages is .*None"),
     ({"messages": [message("user", "x"), message("assistant", "y")]}, "line 3: messages is .*the last of the user"),
     ({"conversation": [message("assistant", "y")]}, "line 3: conversation is .*the last of the user"),
-    (row(7, turns=[" \n"]), "line 3: the prompt is empty"),
-    (row(7, turns=["\x00"]), "line 3: the tokenizer makes no token"),
-    (rb'{"question_id": 7, "category": "a", "turns": ["a \ud83d"]}',
-     r"line 3: turns holds '\\ud83d', half of a character"),
+    (row(7, turns=[" \n"]), "line 3: turns is .*; give a list of texts that are not empty"),
+    (rb'{"question_id": 7, "category": "a", "turns": ["a \ud83d"]}', "line 3 is no JSON in UTF-8 .* surrogates not allowed"),
     (row(7, turns=["a text of much more than twenty letters"]), "line 3: the prompt has 39 tokens, 20 fit beside what"),
 ])
 def test_a_line_that_cannot_be_used_is_named(tmp_path, line, reason):
@@ -131,8 +125,7 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, line, reason):
 
 
 @pytest.mark.parametrize("content, reason", [
-    (b"\n\n", "holds no prompt"), (gzip.compress(b"x" * 99, mtime=0)[:-9], "cannot be unpacked as gzip"),
-    (gzip.compress(b"x" * 99, mtime=0)[:12] + b"\x00" * 9, "cannot be unpacked as gzip"), (None, "no prompts at .*p.jsonl")])
+    (b"\n\n", "holds no prompt"), (None, "no prompts at .*p.jsonl")])
 def test_a_file_that_cannot_be_used_is_named(tmp_path, content, reason):
     path = tmp_path / "p.jsonl"
     if content is not None:
@@ -177,7 +170,7 @@ def test_the_chat_file_holds_prompts_to_choose_by_before_those_to_judge_by():
 
 @pytest.mark.parametrize("pair", ["owner/of-the-hub", pytest.param("smollm2-135m", marks=needs_real_model)])
 def test_enough_prompts_are_required_of_the_file_that_each_target_reads(pair, monkeypatch):
-    monkeypatch.setattr("lib.models.load._offline", lambda: False)
+    monkeypatch.setattr("lib.models.load.is_offline_mode", lambda: False)
     values = {"prompts": "", "choose_prompts": 10, "judge_prompts": 30}
     parameters.prompts("prompts", values | {"pairs": ["base/small", "tiny"]})  # the family's file has 40 of each kind
     with pytest.raises(ValueError, match="kinds writing, .* have fewer than 10 . 30"):
@@ -193,7 +186,7 @@ def test_prompts_of_a_length(tokenizer, around, tmp_path):
     read = prompts.of_length(tokenizer, 300, first=2)
     assert {len(ids) for ids in read.ids} == {300 + around}
     assert len(set(read.names)) == len(read.ids) == 12 and set(Counter(read.kinds).values()) == {2}
-    with pytest.raises(ValueError, match="prompts of 1000000 tokens.*longest kind"):
+    with pytest.raises(ValueError, match="no kind of text in .* has 1000000 tokens"):
         prompts.of_length(tokenizer, 10**6)
     (tmp_path / "one.py").write_text("x = 1\n" * 900)  # its whole text, where a prompt would be its beginning
     assert prompts.of_length(tokenizer, 5000, path=tmp_path).names == ("py-5000-0",)
@@ -202,9 +195,6 @@ def test_prompts_of_a_length(tokenizer, around, tmp_path):
 def test_the_first_of_each_kind(tmp_path):
     path = written(tmp_path / "p.jsonl", *(row(i, "ab"[i % 2]) for i in range(8)))
     assert prompts.load(path, Letters(), first=2).names == ("0", "1", "2", "3")
-    for first in (0, -1):
-        with pytest.raises(ValueError, match=f"first is {first}; give 1 or more"):
-            prompts.load(path, Letters(), first=first)
 
 
 def test_prompts_are_split_by_kind_and_short_kinds_refused():

@@ -111,8 +111,8 @@ def test_text_alone_is_its_canonical_tokens(tmp_path):
     ({"prompt": "who?"}, "who?"), ({"prompt": ["who?"]}, "who?"), ({"prompt": PROMPT_IDS}, PROMPT_IDS),
     ({"prompt": [PROMPT_IDS]}, PROMPT_IDS),
     ({"messages": [{"role": "system", "content": "Brief."}, {"role": "user", "content": [
-        {"type": "text", "text": "who?"}, {"type": "text", "text": "<|turn|>"}]}], "tools": [TOOL]},
-     "<tool>weather\n<system>Brief.\n<user>who?\n<|turn|>\n<assistant>")])
+        {"type": "text", "text": "who?"}, {"type": "text", "text": "they?"}]}], "tools": [TOOL]},
+     "<tool>weather\n<system>Brief.\n<user>who?\nthey?\n<assistant>")])
 def test_prompts_are_read_as_a_server_reads_them(request_body, prompt, tokenizer, tmp_path):
     """Control tokens come from the template alone; the parts of a message are lines."""
     found = texts_of([{"request": request_body, "response": {"choices": [{"text": "x"}]}}], tmp_path, tokenizer)
