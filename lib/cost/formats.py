@@ -37,7 +37,7 @@ from lib.forward.load import load_again
 from lib.forward.passes import release
 from lib.forward.packed import INT8, STORED
 from lib.lab import processor, stats
-from lib.models.checks import DTYPES, first_line, format_name
+from lib.models.checks import DTYPES, first_line
 from lib.trees import shapes
 
 FORMATS, NONE = ("float32", "bfloat16", INT8, STORED), "none"
@@ -152,7 +152,7 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
     begin, advised = clock(), evidence.recommendation
     task = Task(pairs, (), tuple(choice.batch for choice in advised.by_batch), advised.new_tokens, limits, seed,
                 generate, clock, torch.Generator().manual_seed(seed), np.random.default_rng(seed))
-    comparison = Comparison(evidence, task, format_name(pairs[0].target), pairs[0].target.device, spread(choosing, FEW),
+    comparison = Comparison(evidence, task, pairs[0].dtype.partition("|")[0], pairs[0].target.device, spread(choosing, FEW),
                             load, Deadline(clock, end),
                             lambda line: report(f"{clock() - begin:4.0f} s on number formats: {line}"))
     from_file = getattr(pairs[0].target, "gguf_file", "")

@@ -36,10 +36,8 @@ class Rows:
 
 
 class TreeLayer(CacheLayerMixin):
-    """One layer's buffers: keys, values [B, Hkv, capacity, d], of which each row uses lengths[b] + pending slots.
-
-    Keys and values of equal width are the halves of one buffer [2, B, Hkv, capacity, d], so that a commit moves both in
-    one gather.
+    """One layer's buffers: keys, values [B, Hkv, capacity, d], of which each row uses lengths[b] + pending slots. Those
+    of equal width are the halves of one buffer [2, B, Hkv, capacity, d], so that a commit moves both in one gather.
     """
 
     def __init__(self, rows: Rows):

@@ -21,8 +21,8 @@ class PairError(ValueError):
 
 
 def number_format(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> torch.dtype:
-    """A number format by its name, or as it is; "auto" is the device's own (`own_dtype`). PairError for other words,
-    and where this torch has no such device, or the device no such dtype.
+    """A number format by its name, or as it is; "auto" is `own_dtype`. PairError for other words and devices, and where
+    the device has no such dtype.
     """
     if dtype != AUTO and dtype_name(dtype) not in DTYPES:
         raise PairError(f"dtype is {dtype!r}; give one of {', '.join((*DTYPES, AUTO))}")
@@ -38,11 +38,6 @@ def number_format(dtype: str | torch.dtype, device: str | torch.device = "cpu") 
 def dtype_name(dtype: str | torch.dtype) -> str:
     """A number format as tables name it, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
-
-
-def format_name(model) -> str:
-    """A model's number format as tables name it: "bfloat16", or that of its weights where they have fewer bits."""
-    return getattr(model, "quantised", None) or dtype_name(model.dtype)
 
 
 def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
@@ -89,10 +84,9 @@ def check_verifies(source, model) -> None:
 
 
 def check_tokenizers(target, drafter, names: Sequence[str], sizes: Sequence[int]) -> None:
-    """PairError with the first token that only one of target and drafter has, or has as another id.
-
-    Added tokens (such as chat marks) may have other names, and embeddings (`sizes`) may be padded; but both models need
-    an embedding for each token that the target's tokenizer can write, its padding token excepted.
+    """PairError with the first token that only one of target and drafter has. Added tokens (such as chat marks) may
+    have other names, and embeddings (`sizes`) may be padded; but both models need one for each token that the target's
+    tokenizer can write, its padding token excepted.
     """
     added, remedy = target.get_added_vocab() | drafter.get_added_vocab(), "choose two members of one family"
     differing = sorted((index, token) for token, index in target.get_vocab().items() ^ drafter.get_vocab().items()
@@ -118,17 +112,20 @@ def check_memory(weights: dict[tuple[str, torch.dtype], int], device: str | torc
 
 @contextmanager
 def errors_of(source) -> Iterator[None]:
-    """Whatever transformers and torch raise of a model's configuration, tokenizer or weights becomes a PairError."""
+    """Whatever gguf-py, transformers and torch raise of a model's files becomes a PairError."""
     try:
         yield
+    except PairError:
+        raise
     except Exception as error:
         if "trust_remote_code" in str(error):
             reason = "brings code of its own, which never runs here; choose a model that transformers supports"
         elif "ignore_mismatched_sizes" in str(error):
             reason = "has weights of other shapes than its config.json says; fetch or save both again"
         else:
-            reason = (f"cannot be read as a model ({' '.join(str(error).split()):.400}); check its name, config.json, "
-                      "model.safetensors and tokenizer files; HF_HUB_OFFLINE=0 lets the hub be asked")
+            text = f"{type(error).__name__}: {' '.join(str(error).split()):.400}"
+            reason = (f"cannot be read as a model ({text}); check its name and that its files are whole; "
+                      "HF_HUB_OFFLINE=0 lets the hub be asked")
         raise PairError(f"{source} {reason}") from error
 
 

