@@ -1,7 +1,5 @@
-"""GGUF files as models: each is converted once to bfloat16 safetensors in the user's cache folder.
-
-gguf-py reads a file, dequantises its tensors and maps their names; transformers makes the configuration. Here are
-shards, tokenizers and the scaling of the rotary embedding. Start at `converted`.
+"""GGUF files as models: `converted` makes bfloat16 safetensors of a file once, in the user's cache folder. gguf-py
+reads it, dequantises its tensors and maps their names; transformers makes the configuration.
 """
 
 import fcntl

@@ -123,9 +123,7 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Served:
-    """A target that is served elsewhere, of which no weights are read and any architecture will do, and draft models
-    with its tokenizer, by name, which are loaded.
-    """
+    """A target that is served elsewhere, whose weights are not read, and by name draft models, which are loaded."""
 
     name: str
     config: object
@@ -140,16 +138,15 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUT
     """
     names = [f"{target}|{name}" for name in drafters]
     (source, *_), *_ = check_pairs(names or [target], is_served=True, fetch=True)
-    models = [pair.target for pair in load_pairs(drafters, dtype, device)] if drafters else []
-    tokenizer = _tokenizer(source)
+    loaded = load_pairs(drafters, dtype, device) if drafters else []
+    models, tokenizer = {name: pair.target for name, pair in zip(drafters, loaded)}, _tokenizer(source)
     config = PreTrainedConfig(vocab_size=len(tokenizer))  # where that of the target cannot be read here
     with suppress(PairError):
         config = _read(AutoConfig, source)
     settings = GenerationConfig.from_model_config(config)  # where it has no file of them
     with suppress(PairError):
         settings = _read(GenerationConfig, source)
-    ends = ends_of(settings, tokenizer, source.name)
-    return Served(source.name, config, tokenizer, ends, dict(zip(drafters, models)))
+    return Served(source.name, config, tokenizer, ends_of(settings, tokenizer, source.name), models)
 
 
 def check_pairs(names: Sequence[str], is_served: bool = False, fetch: bool = False) -> list[tuple[Source, ...]]:

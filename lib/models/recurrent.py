@@ -63,8 +63,7 @@ def read_in_steps(model: nn.Module) -> None:
 
 @cache  # reading a class's source takes milliseconds, and each decoding asks
 def _writes_states(kind: type) -> bool:
-    source = inspect.getsource(kind)
-    return any(name in source for name in WRITERS)
+    return any(name in inspect.getsource(kind) for name in WRITERS)
 
 
 def _in_steps(module: nn.Module, forward: Callable) -> Callable:

@@ -48,19 +48,6 @@ def test_a_whole_tree_in_one_forward_equals_each_path_alone(lengths):
         assert cache.lengths.tolist() == [len(tokens) for tokens in rows] and cache.pending == 0
 
 
-@torch.no_grad()
-def test_a_tree_grown_level_by_level_equals_the_tree_at_once():
-    """A drafter appends a level a forward; what it has drafted is pending, and is seen by its descendants alone."""
-    tree, levels = Tree([-1, 0, 0, 1, 1, 2]), [[0], [1, 2], [3, 4, 5]]
-    depth, mask, tokens = torch.tensor(tree.depth), torch.tensor(tree.mask), torch.arange(10, 16)[None]
-    caches = [prefilled([range(5)]) for _ in range(2)]
-    at_once = tree_forward(MODEL, tokens, depth, mask, caches[0]).logits
-    by_level = [tree_forward(MODEL, tokens[:, level], depth[level], mask[level, : level[-1] + 1], caches[1]).logits
-                for level in levels]
-    torch.testing.assert_close(torch.cat(by_level, 1), at_once, rtol=0, atol=1e-12)
-    assert caches[0].pending == caches[1].pending == 6
-
-
 @pytest.mark.parametrize("with_tree_cache", [False, True])
 @torch.no_grad()
 def test_plain_generate_equals_sdpa(with_tree_cache):
@@ -75,21 +62,6 @@ def test_plain_generate_equals_sdpa(with_tree_cache):
         theirs = MODEL.generate(tokens, **settings)
     assert torch.equal(ours.sequences, theirs.sequences)
     torch.testing.assert_close(torch.stack(ours.logits), torch.stack(theirs.logits), rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("commit", [False, True])
-@torch.no_grad()
-def test_causal_blocks_one_after_another_equal_one_prefill(commit):
-    """After committed nodes, and after pending ones alone."""
-    tokens = torch.arange(18).reshape(2, 9)
-    at_once = tree_forward(MODEL, tokens, torch.arange(9), None, TreeCache()).logits
-    cache, answers = TreeCache(), []
-    for block in (slice(0, 4), slice(4, 6), slice(6, 9)):
-        depth = torch.arange(9)[block] - (cache.lengths[0] if commit and block.start else 0)
-        answers.append(tree_forward(MODEL, tokens[:, block], depth, None, cache).logits)
-        if commit:
-            cache.set_lengths([block.stop, block.stop])
-    torch.testing.assert_close(torch.cat(answers, 1), at_once, rtol=0, atol=1e-10)
 
 
 def test_the_cache_holds_exactly_the_committed_tokens():

