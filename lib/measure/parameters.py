@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
-from huggingface_hub import constants
+from huggingface_hub import constants, is_offline_mode
 from huggingface_hub.file_download import repo_folder_name
 
 from lib.cost.by_depth_and_rank import read as read_rates
@@ -27,6 +27,7 @@ from lib.measure.drafters import check as check_drafter
 from lib.measure.served import EXAMPLE, kinds_of
 from lib.models import checks, gguf, load
 from lib.models import prompts as prompt_files
+from lib.models.dialogue import has_template
 from lib.models.registry import FOLDER, GGUF, HUB, sources
 from lib.replay import logs as log_files
 from lib.replay.acceptance import FREQUENT
@@ -182,12 +183,19 @@ def prompts(name: str, values: Values) -> None:
     "" is the file of each pair that `prompts.load` takes: chat prompts for a target with a chat template, else the
     family's. For targets on the hub, whose tokenizer is not known yet, both files must do.
     """
-    known = {load.chats(pair) for pair in values["pairs"]} if values[name] == "" else {False}
+    known = {_chats(pair) for pair in values["pairs"]} if values[name] == "" else {False}
     for chat in {True, False} if None in known else known:
         rows = prompt_files.rows(prompt_files.file_of(values[name], chat))
         if "choose_prompts" in values:
             prompt_files.split_rows([row.name for row in rows], [row.kind for row in rows], values["choose_prompts"],
                                     values["judge_prompts"])
+
+
+def _chats(pair: str) -> bool | None:
+    """Whether a pair's target has a chat template; None for a hub id, which is only looked up with HF_HUB_OFFLINE."""
+    target, _ = sources(pair)
+    is_here = target.kind != HUB or is_offline_mode()
+    return has_template(load.load_served(target.written, []).tokenizer) if is_here else None
 
 
 def dtype(name: str, values: Values) -> None:

@@ -159,7 +159,7 @@ def check_pairs(names: Sequence[str], is_served: bool = False, fetch: bool = Fal
     pairs = [tuple(local(source) for source in sources(name) if source) for name in names]
     config, tokenizer = cache(config_of), cache(_tokenizer)
     for pair in pairs:
-        readable = [source for source in pair if fetch or _is_here(source)]
+        readable = [source for source in pair if fetch or source.kind != HUB or is_offline_mode()]
         for source in readable:
             (tokenizer if is_served and source is pair[0] else config)(source)
         if len(readable) == 2:
@@ -167,17 +167,6 @@ def check_pairs(names: Sequence[str], is_served: bool = False, fetch: bool = Fal
                      config(source).get_text_config().vocab_size for source in pair]
             checks.check_tokenizers(*map(tokenizer, pair), [source.name for source in pair], sizes)
     return pairs
-
-
-def chats(name: str) -> bool | None:
-    """Whether a pair's target has a chat template; None for a hub id, which is only looked up with HF_HUB_OFFLINE."""
-    target = local(sources(name)[0])
-    return has_template(_tokenizer(target)) if _is_here(target) else None
-
-
-def _is_here(source: Source) -> bool:
-    """Whether a source's files are on this machine, if anywhere."""
-    return source.kind != HUB or is_offline_mode()
 
 
 def config_of(source: Source):

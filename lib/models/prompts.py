@@ -117,8 +117,7 @@ def rows(path: Path, most_characters: int | None = MOST_CHARACTERS) -> list[Prom
     if path.is_dir():
         return _of_folder(path, most_characters)
     if not path.is_file():
-        raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines with question_id, category "
-                                "and turns")
+        raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines, or a folder of texts")
     by_name: dict[str, PromptRow] = {}
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         for row in _of_line(line, f"{path}, line {number}", number) if line.strip() else ():

@@ -14,18 +14,12 @@ from lib.tests import tiny_gguf
 from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
 
 TURNS = "{% for m in messages %}<|start|>{{ m.role }}"
-# As gpt-oss: reasoning ends with one token, the last answer with another, earlier answers with the first.
-HARMONY = TURNS + ("{% if m.role == 'assistant' %}{% if m.thinking %}<|channel|>analysis<|message|>{{ m.thinking }}"
-                   "<|end|><|start|>assistant{% endif %}<|channel|>final<|message|>{{ m.content }}"
-                   "{% if loop.last and not add_generation_prompt %}<|return|>{% else %}<|end|>{% endif %}"
-                   "{% else %}<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"
-                   "{% if add_generation_prompt %}<|start|>assistant{% endif %}")
 # As Llama 3: all turns end with one token, which is not that of a text.
 LLAMA = TURNS + ("<|message|>\n\n{{ m.content | trim }}<|end|>{% endfor %}"
                  "{% if add_generation_prompt %}<|start|>assistant<|message|>\n\n{% endif %}")
 BLIND = TURNS + ("{% if m.thinking %}<|message|>{{ m.thinking }}<|end|>{% endif %}<|message|>{{ m.content }}<|end|>"
                  "{% endfor %}")
-TOKENS = ("<|text|>", "<|return|>", "<|end|>", "<|start|>", "<|channel|>", "<|message|>")
+TOKENS = ("<|text|>", "<|return|>", "<|end|>", "<|start|>", "<|message|>")
 TEXT, RETURN, END = range(3)
 
 
@@ -41,11 +35,10 @@ def folder(path, template, *, eos="<|text|>", listed=TEXT, in_config=TEXT):
 
 @pytest.mark.parametrize("settings, ends", [
     (dict(template=LLAMA), (TEXT, END)), (dict(template=LLAMA, listed=[END, TEXT]), (END, TEXT)),
-    (dict(template=HARMONY), (TEXT, RETURN)), (dict(template=HARMONY, eos="<|return|>"), (TEXT, RETURN)),
-    (dict(template=HARMONY, listed=[RETURN, 40]), (RETURN, 40, TEXT)), (dict(template=None, listed=END), (END, TEXT)),
+    (dict(template=LLAMA, eos="<|return|>"), (TEXT, RETURN, END)), (dict(template=None, listed=END), (END, TEXT)),
+    (dict(template=LLAMA, listed=[RETURN, 40]), (RETURN, 40, TEXT, END)),
     (dict(template=None, listed=None, in_config=[END]), (END, TEXT)), (dict(template=None, listed=-1), (TEXT,))],
-    ids=["llama", "llama, all listed", "gpt-oss", "gpt-oss, by tokenizer", "gpt-oss, by settings", "no template",
-         "no settings", "none is listed"])
+    ids=["template", "all listed", "tokenizer", "no template", "settings", "no settings", "none is listed"])
 def test_settings_tokenizer_and_template_are_joined_in_this_order(tmp_path, settings, ends):
     made = folder(tmp_path / "model", **settings)
     with warnings.catch_warnings():

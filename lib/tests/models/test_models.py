@@ -11,8 +11,8 @@ import torch
 from huggingface_hub import constants
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
-from transformers import (AutoModelForCausalLM, GPT2Config, GPTNeoXConfig, Llama4TextConfig, LlamaConfig,
-                          LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, T5Config)
+from transformers import (AutoModelForCausalLM, GPT2Config, Llama4TextConfig, LlamaConfig, LlamaForCausalLM,
+                          PreTrainedTokenizerFast, Qwen3Config, T5Config)
 
 from lib import decoding, models
 from lib.drafters.language_model import LanguageModelDrafter
@@ -21,7 +21,6 @@ from lib.models import PairError, checks, load, registry
 TEXT = ["the cat sat on the mat and the dog sat on the log", "a tree of tokens is drafted and then verified"] * 4
 SMALL = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48,
              max_position_embeddings=128, bos_token_id=0, eos_token_id=0, tie_word_embeddings=True)
-NEOX = {name: SMALL[name] for name in SMALL if name != "num_key_value_heads"}
 
 
 def make_tokenizer(texts=TEXT, size=300, extra=(), names=("<|end|>",)):
@@ -83,7 +82,7 @@ def refused(name):
 
 
 @pytest.mark.parametrize("config", [
-    LlamaConfig(**SMALL), Qwen3Config(head_dim=8, **SMALL), GPTNeoXConfig(**NEOX),
+    LlamaConfig(**SMALL), Qwen3Config(head_dim=8, **SMALL),
     GPT2Config(n_embd=32, n_layer=1, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0),
 ], ids=lambda config: config.model_type)
 @pytest.mark.parametrize("padding", [3, 8, 20])

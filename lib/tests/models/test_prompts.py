@@ -55,7 +55,6 @@ def written(path, *lines):
     (row(81, "stem", ["one", "later"], reference=["x", "y"]), {"81": "<user>one<bot>"}),
     (row(81, "qa", ["one", "two"], answers=["1"]), {"81": "<user>one<assistant>1<user>two<bot>"}),
     (row(81, "qa", ["one", "two", "three"], answers=["1"]), {"81": "<user>one<bot>"}),
-    (row(81, "qa", ["one"], answers=["1"]), {"81": "<user>one<bot>"}),
     ({"task_id": "HumanEval/0", "prompt": "def f():\n", "test": "check(f)"}, {"HumanEval/0": "<user>def f():\n<bot>"}),
     ({"prompt": "hello"}, {"1": "<user>hello<bot>"}),
     ({"messages": [message("user", "hello") | {"name": "ann"}]}, {"1": "<user>hello<bot>"}),
@@ -96,18 +95,14 @@ def test_bytes_around_the_lines_do_no_harm(tmp_path):
     ({"question": "x"}, "line 3 is {'question': 'x'}; write an object with one of turns"),
     (row(7, turns=[]), r"line 3: turns is \[\]"),
     ({"question_id": 7, "category": "a", "turns": "hello"}, "line 3: turns is 'hello'; give a list"),
-    (row(3, turns=[5]), r"line 3: turns is \[5\]; give a list of texts"),
     (row(7, turns=["x", "y"], answers=[5]), "line 3: turns is .*`answers` that are texts between them"),
     (row("1"), "line 3: '1' is the name of .*line 1 already"),
     ({"task_id": 7, "prompt": ["x"]}, r"line 3: prompt is \['x'\]; give a text"),
     ({"task_id": 7, "prompt": " "}, "line 3: prompt is ' '; give a text that is not empty"),
     ({"messages": "hello"}, "line 3: messages is 'hello'; give objects with role"),
-    ({"messages": []}, r"line 3: messages is \[\]"),
-    ({"messages": ["hello"]}, r"line 3: messages is \['hello'\]"),
     ({"messages": [message("tool", "x")]}, "line 3: messages is .*'tool'"),
     ({"messages": [message("user", None)]}, "line 3: messages is .*None"),
     ({"messages": [message("user", "x"), message("assistant", "y")]}, "line 3: messages is .*the last of the user"),
-    ({"conversation": [message("assistant", "y")]}, "line 3: conversation is .*the last of the user"),
     (row(7, turns=[" \n"]), "line 3: turns is .*; give a list of texts that are not empty"),
     (rb'{"question_id": 7, "turns": ["a \ud83d"]}', "line 3 is no JSON in UTF-8 .* surrogates not allowed"),
     (row(7, turns=["a text of much more than twenty letters"]), "line 3: the prompt has 39 tokens, 20 fit beside what"),
@@ -160,7 +155,7 @@ def test_the_chat_file_holds_prompts_to_choose_by_before_those_to_judge_by():
 
 @pytest.mark.parametrize("pair", ["owner/of-the-hub", pytest.param("smollm2-135m", marks=needs_real_model)])
 def test_enough_prompts_are_required_of_the_file_that_each_target_reads(pair, monkeypatch):
-    monkeypatch.setattr("lib.models.load.is_offline_mode", lambda: False)
+    monkeypatch.setattr("lib.measure.parameters.is_offline_mode", lambda: False)
     values = {"prompts": "", "choose_prompts": 10, "judge_prompts": 30}
     parameters.prompts("prompts", values | {"pairs": ["base/small", "tiny"]})  # the family's file has 40 of each kind
     with pytest.raises(ValueError, match="kinds writing, .* have fewer than 10 . 30"):
