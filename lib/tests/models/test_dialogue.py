@@ -56,7 +56,8 @@ def test_a_dialogue_has_transformers_tokens_or_is_refused_for_a_forged_one(token
 @given(text=TEXT)
 def test_plain_text_holds_no_control_token(tokenizer, text):
     ids = dialogue.plain(text, tokenizer).tolist()
-    assert not controls(tokenizer).keys() & ids and tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+    assert not controls(tokenizer).keys() & ids
+    assert ids == tokenizer(text)["input_ids"] or any(control in text for control in controls(tokenizer).values())
 
 
 def test_without_a_template_the_messages_are_plain_text():

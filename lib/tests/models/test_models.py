@@ -159,8 +159,8 @@ def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_rando
     ("base/tinny", "'base/tinny' is unknown; choose one of smollm2-135m"),
     ("qwen9000|", "or write 'TARGET' or 'TARGET|DRAFTER' with hub ids, folders or GGUF files"),
     ("qwen9000", "pair 'qwen9000' is unknown"), ("base|small|tiny", "'base|small|tiny' is unknown"),
-    ("./nowhere|me/small", "no folder ./nowhere"), ("no.gguf", "no GGUF file no.gguf"),
-    ("me/big@|me/small", "names no revision after its @"), (3, "pair 3 is unknown"), (None, "pair None is unknown"),
+    ("./nowhere|me/small", "no folder ./nowhere"), ("me/big@|me/small", "names no revision after its @"),
+    (3, "pair 3 is unknown"), (None, "pair None is unknown"),
     ("random:llama-68m@x|base", "no size 'random:llama-68m@x'"),
     ("random:llama-9b", "no size 'random:llama-9b'; give random:NAME or random:NAME@LAYERS with one of llama-3-70b")])
 def test_a_name_that_means_nothing(name, reason):
