@@ -38,8 +38,7 @@ def unpadded(target, input_ids: Tensor, attention_mask: Tensor | None) -> list[T
                                  "padding, and others do not; pass `attention_mask`; all ones if these are text")
         attention_mask = torch.ones_like(input_ids)
     if getattr(attention_mask, "shape", None) != input_ids.shape:
-        raise ValueError(f"attention_mask is {_kind(attention_mask)} for input_ids {tuple(input_ids.shape)}; give one "
-                         "entry per token")
+        raise ValueError(f"attention_mask is {_kind(attention_mask)}; give one entry for each token of input_ids")
     return [ids[mask].cpu().long() for ids, mask in zip(input_ids, attention_mask.bool())]
 
 
@@ -62,8 +61,7 @@ def check(target, drafter, prompts: list[Tensor], shape: Tree | Growth, rule: st
     the longest text does not fit one of the windows.
     """
     if not isinstance(drafter, Drafter):
-        raise ValueError(f"drafter is {_kind(drafter)}, not a Drafter; give one that lib.drafters.make(NAME, pair) "
-                         "makes, such as make('model', pair)")
+        raise ValueError(f"drafter is {_kind(drafter)}, not a Drafter; give one of lib.drafters.make('model', pair)")
     if not callable(target) or not hasattr(target, "config"):
         raise ValueError(f"target is {_kind(target)}; give a model, such as lib.forward.load_pair(NAME).target")
     check_attention(target)

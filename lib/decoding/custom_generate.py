@@ -103,13 +103,8 @@ def _hooks(prompts: Tensor, processors: list[LogitsProcessorList], criteria: Sto
         """Whether any criterion of the caller ends the row after its last token."""
         return bool(criteria(torch.cat([prompts[row], torch.tensor(written)])[None], None).any())
 
-    def emit(row: int, tokens: list[int]) -> None:
-        """Gives the streamer one token at a time, as it expects them."""
-        for token in tokens:
-            streamer.put(torch.tensor([token]))
-
     return Hooks(adjust if any(map(len, processors)) else None, stop if len(criteria) else None,
-                 emit if streamer is not None else None)
+                 None if streamer is None else lambda row, tokens: streamer.put(torch.tensor([tokens])))
 
 
 def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:

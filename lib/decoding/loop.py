@@ -43,9 +43,8 @@ def generate(target, drafter: Drafter, input_ids: Tensor, *, shape: str | Tree |
 
     Every round has the same tree, also where fewer tokens remain to be written, so that live rounds are those of
     replay. Trees are cut to the levels that fit only near the end of the target's or the drafter's window. A shape
-    never has more levels than max_new_tokens, or DEEPEST if that is more.
-
-    ValueError names the argument that cannot be used, its value and the remedy.
+    never has more levels than max_new_tokens, or DEEPEST if that is more. ValueError names the argument that cannot be
+    used, its value and the remedy.
     """
     prompts, shape = unpadded(target, input_ids, attention_mask), named(shape)
     window = check(target, drafter, prompts, shape, rule, temperature, max_new_tokens, generator)
@@ -80,9 +79,7 @@ def in_batches(prompts: Sequence[Tensor], rows: int) -> Iterator[tuple[Tensor, T
 def continuations(target, prompts: Sequence[Tensor], *, max_new_tokens: int, temperature: float = 0.0, rows: int = 32,
                   eos_token_id: int | Sequence[int] | None = None,
                   generator: torch.Generator | None = None) -> list[list[int]]:
-    """The target's own continuations of prompts int64[T], in batches of `rows` rows: plain decoding in the same loop,
-    with a tree that is a root alone.
-    """
+    """The target's own continuations of prompts int64[T], by plain decoding in batches of `rows` rows."""
     written: list[list[int]] = []
     for tokens, mask in in_batches(prompts, rows):
         done = generate(target, NoDrafter(), tokens, attention_mask=mask, shape=ROOT_ALONE,
@@ -100,9 +97,7 @@ def geometry(tree: Tree, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def stack(drafts: list[Draft], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """The rows' trees as one batch: tokens int64[B, m], depth int64[B, m], mask bool[B, m, m]; padding attends to
-    itself alone.
-
-    Where all rows have the same tree, depth is [m] and the mask [m, m].
+    itself alone. Where all rows have the same tree, depth is [m] and the mask [m, m].
     """
     trees = [draft.tree for draft in drafts]
     if all(tree is trees[0] or tree == trees[0] for tree in trees[1:]):
@@ -126,10 +121,7 @@ class Decider:
     hooks: Hooks
 
     def decide(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
-        """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' generated tokens.
-
-        Greedy verification needs only the best token of each node; those of all rows reach the host in one transfer.
-        """
+        """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' new tokens."""
         if self.hooks.adjust:
             logits = logits.clone()
             for i, (row, draft) in enumerate(zip(rows, drafts)):
@@ -137,7 +129,7 @@ class Decider:
                 for node in range(1, draft.tree.size):
                     contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
                 logits[i, : draft.tree.size] = self.hooks.adjust(row, contexts, logits[i, : draft.tree.size])
-        if self.rule == "greedy":
+        if self.rule == "greedy":  # the best tokens of all rows reach the host in one transfer
             return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token(logits).tolist())]
         probs = warp(logits, *self.warping)
         return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
@@ -161,7 +153,6 @@ class _Loop:
 
     def run(self, prompts: list[Tensor]) -> None:
         """Prefill, then rounds until every row has ended."""
-        self.prompt_lengths = [len(prompt) for prompt in prompts]
         self.written: list[list[int]] = [[] for _ in prompts]
         self.alive = list(range(len(prompts)))
         if not self.limit:
@@ -187,8 +178,8 @@ class _Loop:
         with clocked() as models:
             # draft
             started = time.perf_counter()
-            longest = max(self.prompt_lengths[row] + len(self.written[row]) for row in self.alive)
-            drafts = self.drafter.propose(first_levels(self.shape, self.window - longest), self.decider.draws)
+            room = self.window - 1 - self.cache.rows.longest  # after the root, which is in no cache
+            drafts = self.drafter.propose(first_levels(self.shape, room), self.decider.draws)
             # verify
             drafted = time.perf_counter()
             outputs = self.forward(*stack(drafts, self.forward.device), self.cache,

@@ -66,9 +66,8 @@ def walk(pair, drafter, prompt: Tensor, shape: str | Tree | Growth, *, rule: str
          new_tokens: int = 32, generator: torch.Generator | None = None) -> list[Step]:
     """The rounds in which a pair decodes prompt int64[T] with a shape or growth rule, as steps.
 
-    pair: anything with target, tokenizer and eos_token_ids, see `models.load_pair`. rule: see `verify.RULES`; above
-    temperature 0 one that samples, and a generator is needed. The list is empty if the first token, the prefill's, ends
-    the text. ValueError as `generate` gives it.
+    pair: anything with target, tokenizer and eos_token_ids. rule, temperature, generator: as for `generate`, as are
+    errors. The list is empty if the first token, the prefill's, ends the text.
     """
     # decode
     observed: list[Observed] = []

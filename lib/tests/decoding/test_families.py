@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from lib.attention.registration import can_host_tree, hosting_trees, register, takes_chains
 from lib.decoding.checks import checkable
-from lib.decoding.loop import generate, in_batches
+from lib.decoding.loop import generate
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
 from lib.forward.passes import forward_pass
@@ -16,6 +16,7 @@ from lib.forward.prefill import prefill
 from lib.kernels import build
 from lib.models.checks import PairError, check_tree, check_verifies
 from lib.models.recurrent import read_in_steps
+from lib.tests.live import decode
 from lib.tests.small_models import VOCABULARY, prompts
 from lib.trees import named
 
@@ -64,21 +65,19 @@ def hosting(model):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_text_is_the_model_s_own(name):
-    """Random trees of two drafters, ragged rows, texts of several windows; chains where the target takes chains."""
+    """Trees of two drafters, ragged rows, texts of several windows; chains where the target takes chains."""
     config, dtype = CONFIGS[name], torch.float32 if name in SINGLE else torch.float64
     texts, model = prompts(1, (3, 11, 25, 25)), small(config, dtype)
     expected = [model.generate(text[None], do_sample=False, max_new_tokens=WRITTEN, eos_token_id=None,
                                pad_token_id=0)[0, len(text):].tolist() for text in texts]
-    (ids, mask), = in_batches(texts, len(texts))
-    model, other = hosting(model), small(config, dtype)
+    model, drafter = hosting(model), hosting(small(config, dtype))
     with torch.no_grad():
-        for weight in other.parameters():
+        for weight in drafter.parameters():
             weight.add_(0.1 * weight.std(correction=0) * torch.randn_like(weight))
     shapes = checkable(model, ["chain:3", "chain:5"] if takes_chains(config) else ["kary:2@6", "independent:2@7"])
-    for drafter, shape in ((LanguageModelDrafter(hosting(other)), shapes[0]), (LookupDrafter(), shapes[1])):
-        done = generate(model, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=WRITTEN)
-        assert done.new_tokens == expected
-        assert any(record.accepted for record in done.rounds)
+    for drafter, shape in ((LanguageModelDrafter(drafter), shapes[0]), (LookupDrafter(), shapes[1])):
+        done = decode(model, drafter, texts, shape=shape, max_new_tokens=WRITTEN)
+        assert done.new_tokens == expected and any(record.accepted for record in done.rounds)
 
 
 def test_a_target_with_states_refuses_trees_and_says_so():
@@ -109,25 +108,13 @@ def test_states_follow_rows_that_are_committed_joined_and_selected():
             torch.testing.assert_close(ours[row], model(whole[None]).logits[0, -5:], rtol=1e-3, atol=1e-4)
 
 
-def test_long_prompts_are_read_in_blocks_under_a_window():
-    """A prompt of more than a block beside a short one, by the model's own attention."""
-    model, texts = small(CONFIGS["gemma3_text"]), prompts(3, (700, 650))
-    with torch.inference_mode():
-        expected = [model(text[None]).logits[0, -1] for text in texts]
-        run = forward_pass(hosting(model))
-        assert run.reads_blocks
-        torch.testing.assert_close(prefill(run, texts).logits, torch.stack(expected), rtol=1e-4, atol=1e-5)
-
-
 def test_a_model_that_computes_otherwise_is_refused_by_name():
-    for config in CONFIGS.values():
-        assert can_host_tree(config) is None
+    assert {can_host_tree(config) for config in CONFIGS.values()} == {None}
     for name in ("gemma2", "lfm2"):
         check_verifies("folder", hosting(small(CONFIGS[name])))
     with pytest.raises(PairError, match="folder .nemotron. cannot verify a draft"):
         check_verifies("folder", hosting(small(AutoConfig.for_model("nemotron", **SIZES))))
-    llama4 = AutoConfig.for_model("llama4_text", **SIZES, **EXPERTS, intermediate_size_mlp=48,
-                                  attention_chunk_size=5)
+    llama4 = AutoConfig.for_model("llama4_text", **SIZES, **EXPERTS, intermediate_size_mlp=48, attention_chunk_size=5)
     with pytest.raises(PairError, match="folder .llama4_text. cannot verify a draft in one forward pass: it attends in"):
         check_tree("folder", llama4)
     with pytest.raises(ValueError, match="Llama4ForCausalLM cannot verify a tree: it attends in chunks"):
@@ -136,21 +123,23 @@ def test_a_model_that_computes_otherwise_is_refused_by_name():
 
 @pytest.mark.skipif(bool(build.unavailable()), reason="no kernels here")
 @pytest.mark.parametrize("name", ["gemma2", "gemma3_text", "mistral"])
-def test_the_kernels_compute_windows_caps_and_norms_as_the_layers_do(name):
-    """Texts shorter and longer than the window, ragged rows, blocks of text, pending nodes, two commits."""
-    model, texts = hosting(small(CONFIGS[name], torch.float32)), prompts(4, (3, 17, 600))
-    runs, tree = [forward_pass(model, kind) for kind in ("native", "layers")], named("kary:2@6")
+def test_windows_caps_and_norms_are_those_of_the_model_s_own_attention(name):
+    """Texts shorter and longer than the window, ragged rows, blocks of text; pending nodes, two commits."""
+    model, texts = small(CONFIGS[name], torch.float32), prompts(4, (3, 17, 600))
+    tree, sizes = named("kary:2@6"), dict(rtol=1e-3, atol=1e-4)
     depth, mask = torch.tensor(tree.depth), torch.tensor(tree.mask)
+    leaf = torch.cat([mask[-1:], torch.ones(1, 1, dtype=torch.bool)], 1)
     tokens = torch.randint(1, VOCABULARY, (2, 3, tree.size), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
+        expected = torch.stack([model(text[None]).logits[0, -1] for text in texts])
+        runs = [forward_pass(hosting(model), kind) for kind in ("native", "layers")]
         prefilled = [prefill(run, texts) for run in runs]
-        torch.testing.assert_close(prefilled[0].logits, prefilled[1].logits, rtol=1e-3, atol=1e-4)
-        caches = [outputs.cache for outputs in prefilled]
+        assert runs[1].reads_blocks
+        for outputs in prefilled:
+            torch.testing.assert_close(outputs.logits, expected, **sizes)
         for block in tokens:
-            ours, theirs = (run(block, depth, mask, cache).logits for run, cache in zip(runs, caches))
-            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
-            leaf = torch.cat([mask[-1:], torch.ones(1, 1, dtype=torch.bool)], 1)
-            ours, theirs = (run(block[:, :1], depth[-1:] + 1, leaf, cache).logits for run, cache in zip(runs, caches))
-            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
-            for cache in caches:
-                cache.commit([[0, 1], [0, 2, 5], [0]])
+            for nodes in ((block, depth, mask), (block[:, :1], depth[-1:] + 1, leaf)):
+                torch.testing.assert_close(*(run(*nodes, outputs.cache).logits
+                                             for run, outputs in zip(runs, prefilled)), **sizes)
+            for outputs in prefilled:
+                outputs.cache.commit([[0, 1], [0, 2, 5], [0]])

@@ -1,11 +1,8 @@
-"""Greedy output of a real target is the target's own, whatever drafts and whatever the tree.
+"""Greedy output of SmolLM2 is its own, whatever drafts and whatever the tree: in float64 token for token.
 
-The statement, for SmolLM2 in a number format and the text that the loop writes after a prompt:
-
-- In float64 the text is the target's own greedy text, token for token.
-- In bfloat16, and with int8 weights, a forward pass of one token and one of a tree round differently, and so may choose
-  differently between logits that are nearly equal. There each written token is one whose logit, in a forward pass of
-  the same target in the same format over the same text, is within MARGIN of the best logit.
+In bfloat16, and with int8 weights, a forward pass of one token and one of a tree round differently, and so may choose
+differently between logits that are nearly equal. There the logit of each written token, in a forward pass of the same
+target in the same format over the same text, is within MARGIN of the best one.
 """
 
 import random

@@ -1,30 +1,37 @@
 """The loop: greedy output is the target's own for any tree in any batch; rounds are those of replay; texts end at the
-limit, at EOS and at hooks; sampled texts have the target's law.
+limit, at EOS and within windows; sampled texts have the target's law. `test_custom_generate` tests hooks and padding.
 """
+
+import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from lib import replay
-from lib.decoding import Hooks, checks, generate, in_batches
-from lib.drafters import NoDrafter
+from lib.decoding import checks, generate, in_batches
+from lib.drafters import NoDrafter, make
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
 from lib.measure.rules import g_test, law_of
-from lib.tests import small_models
+from lib.tests import small_heads, small_models
 from lib.tests.live import decode
 from lib.tests.replay.test_replay import trees
 from lib.trees import Tree, named, shapes
 from lib.verify import RULES
-from lib.verify.warping import best_token
+from lib.verify.warping import best_token, warp
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 PROMPTS = small_models.prompts(2, (3, 11, 6, 17))
 NAMES, KINDS = list("abcd"), ["k"] * 4
+(FULL,) = small_models.prompts(1, (256,))
+DEEPER = small_models.llama(3, layers=3)  # for heads that read the hidden states of several layers
+PAIR = SimpleNamespace(target=DEEPER, draft_model=small_models.related(DEEPER, 4, noise=0.2))
 
 
 def greedy(prompts, new, eos=None):
@@ -44,9 +51,7 @@ def greedy(prompts, new, eos=None):
 
 def speculated(prompts, shape, new, rows=16, drafter=None, **options):
     drafter = drafter or LanguageModelDrafter(DRAFTER)
-    done = [generate(TARGET, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new, **options)
-            for ids, mask in in_batches(prompts, rows)]
-    return [tokens for batch in done for tokens in batch.new_tokens]
+    return decode(TARGET, drafter, prompts, rows=rows, shape=shape, max_new_tokens=new, **options).new_tokens
 
 
 def live_rounds(done):
@@ -71,15 +76,6 @@ def decided(rounds, trace, tree: Tree):
 @given(trees(), st.integers(1, 24), st.integers(1, 4))
 def test_greedy_output_is_the_targets_own_for_any_tree_in_any_batch(tree, new, rows):
     assert speculated(PROMPTS, tree, new, rows) == greedy(PROMPTS, new)
-
-
-def test_padding_on_either_side_is_no_part_of_a_prompt():
-    left = torch.stack([torch.cat([torch.zeros(17 - len(prompt), dtype=torch.long), prompt]) for prompt in PROMPTS])
-    mask = torch.stack([torch.arange(17) >= 17 - len(prompt) for prompt in PROMPTS])
-    done = generate(TARGET, LanguageModelDrafter(DRAFTER), left, attention_mask=mask, shape="kary:2@6",
-                    max_new_tokens=9)
-    assert done.new_tokens == greedy(PROMPTS, 9)
-    assert torch.equal(done.sequences, torch.cat([left, torch.tensor(done.new_tokens)], dim=1))
 
 
 def test_no_tokens_are_no_work():
@@ -111,85 +107,76 @@ def test_a_shape_of_thousands_of_levels_is_cut_to_the_same_tree_in_every_round()
     assert max(record.draft_calls for record in grown.rounds) <= checks.DEEPEST
 
 
-@pytest.mark.parametrize("drafter", ["exact", "related", "lookup"])
-def test_an_end_at_every_position_of_a_draft(drafter):
-    prompts = small_models.prompts(3, (5, 9, 2))
-    make = {"exact": lambda: LanguageModelDrafter(TARGET), "related": lambda: LanguageModelDrafter(DRAFTER),
-            "lookup": LookupDrafter}[drafter]
-    for eos in sorted({token for row in greedy(prompts, 16) for token in row}):
-        assert speculated(prompts, "chain:5", 16, drafter=make(), eos_token_id=eos) == greedy(prompts, 16, eos)
+@pytest.mark.parametrize("model", [TARGET, DRAFTER, None], ids=["exact", "related", "lookup"])
+def test_an_end_at_every_position_of_a_draft(model):
+    """Rounds that an end cuts count as they stand."""
+    prompts = small_models.prompts(3, (5, 9, 2, 11))
+    full = greedy(prompts, 16)
+    for eos in sorted({token for row in full for token in row}):
+        done = decode(TARGET, LanguageModelDrafter(model) if model else LookupDrafter(), prompts, shape="chain:5",
+                      max_new_tokens=16, eos_token_id=eos)
+        assert done.new_tokens == [row[: row.index(eos) + 1] if eos in row else row for row in full]
+        if model:
+            trace = replay.record(TARGET, {"d": model}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=15,
+                                  eos_token_id=eos)
+            assert live_rounds(done) == replayed_rounds(trace, shapes.chain(5))
 
 
-def test_a_round_that_eos_ends_counts_as_it_stands():
-    (full,) = greedy(PROMPTS[1:2], 24)
-    for eos in sorted(set(full)):
-        done = decode(TARGET, LanguageModelDrafter(TARGET), PROMPTS, shape="chain:5", max_new_tokens=24,
-                           eos_token_id=eos)
-        assert done.new_tokens[1] == full[: full.index(eos) + 1]
-        trace = replay.record(TARGET, {"d": TARGET}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=23,
-                              eos_token_id=eos)
-        assert live_rounds(done) == replayed_rounds(trace, shapes.chain(5))
-
-
-@pytest.mark.parametrize("wrap", [int, np.int64, torch.tensor, lambda token: [token], lambda token: {token, 99},
+@pytest.mark.parametrize("wrap", [int, np.int64, torch.tensor, lambda token: [token], lambda token: {token, -1},
                                   lambda token: torch.tensor([token]), lambda token: np.array([token, -1])])
 def test_an_end_may_be_written_in_any_way(wrap):
-    (full,) = greedy(PROMPTS[1:2], 12)
-    done = generate(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS[1][None], shape="chain:3", max_new_tokens=12,
-                    eos_token_id=wrap(full[5]))
-    assert done.new_tokens == [full[: full.index(full[5]) + 1]] and done.sequences.min() >= 0
+    assert checks.token_set(wrap(5)) == {5} and checks.token_set(None) == checks.token_set(-1) == frozenset()
 
 
-# --------------------------------------------------------------------------------------------- hooks, outputs, records
+# ------------------------------------------------------------------------------------------------------------- windows
 
 
-def test_a_hook_stops_a_row_inside_the_accepted_path_and_sees_each_token_once():
-    prompts, calls, emitted = small_models.prompts(4, (5, 9)), [], {0: [], 1: []}
-
-    def stop(row, written):
-        calls.append((row, len(written)))
-        return row == 0 and len(written) == 7
-
-    hooks = Hooks(stop=stop, emit=lambda row, tokens: emitted[row].extend(tokens))
-    written = speculated(prompts, "chain:4", 12, drafter=LanguageModelDrafter(TARGET), hooks=hooks)
-    full = greedy(prompts, 12)
-    assert written == [full[0][:7], full[1]] and [emitted[0], emitted[1]] == written
-    assert sorted(calls) == [(0, i + 1) for i in range(7)] + [(1, i + 1) for i in range(12)]
-
-
-def test_adjusted_logits_depend_on_each_nodes_own_path():
-    """A rule that forbids every token generated before: no loop could otherwise decode without repeats."""
-    prompts = small_models.prompts(7, (6, 3, 11))
-
-    def adjust(row, contexts, logits):
-        changed = logits.clone()
-        for i, context in enumerate(contexts):
-            changed[i, context] = float("-inf")
-        return changed
-
-    hooks = Hooks(adjust=adjust)
-    plain = [speculated([prompt], "chain:0", 15, drafter=NoDrafter(), hooks=hooks)[0] for prompt in prompts]
-    assert all(len(set(row)) == 15 for row in plain)
-    assert speculated(prompts, "kary:2@14", 15, hooks=hooks) == plain
+@pytest.mark.parametrize("length, new", [(24, 0), (24, 1), (18, 7), (6, 19)])
+def test_a_text_may_fill_the_window_to_its_last_position(length, new):
+    """The last token is written and not read; trees end where the window does, since a model with learned positions
+    fails beyond. One token more is refused.
+    """
+    config = GPT2Config(vocab_size=24, n_positions=24, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel._from_config(config, attn_implementation="tree", dtype=torch.float64).eval()
+    prompt = FULL[None, :length]
+    expected = prompt if not new else model.generate(prompt, max_new_tokens=new, do_sample=False, eos_token_id=None,
+                                                     pad_token_id=0)
+    for drafter, shape in ((LanguageModelDrafter(model), "kary:2,3"), (LanguageModelDrafter(model), "dyspec:5@9"),
+                           (LookupDrafter(), "kary:2,3"), (NoDrafter(), "chain:0")):
+        assert torch.equal(generate(model, drafter, prompt, shape=shape, max_new_tokens=new).sequences, expected)
+        with pytest.raises(ValueError, match="need 25 positions, the model's window has 24"):
+            generate(model, drafter, prompt, shape=shape, max_new_tokens=26 - length)
 
 
-def test_hidden_states_reach_a_drafter_that_wants_them_from_the_first_commit_on():
-    """hidden_states[-1] is the input of the output layer, at every prompt position and at every node of the round."""
-    prompts, outputs = small_models.prompts(8, (4, 7)), []
+@pytest.mark.parametrize("window", [24, 30])
+@pytest.mark.parametrize("shape", ["chain:5", "kary:2@14", "eagle2:3,4@9"])
+def test_a_text_may_fill_the_window_of_a_drafter(window, shape):
+    """Trees end where it does; a text that is one token longer is refused, and studies learn the reason."""
+    model = small_models.related(TARGET, 1, noise=0.3)
+    model.config = copy.deepcopy(model.config)
+    model.config.max_position_embeddings = window
+    prompts, drafter, new = [FULL[:12], FULL[:7]], LanguageModelDrafter(model), window - 12 + 1
+    assert speculated(prompts, shape, new, drafter=drafter) == greedy(prompts, new)
+    with pytest.raises(ValueError, match=f"need {window + 1} positions, the drafter's window has {window}; shorten"):
+        speculated(prompts, shape, new + 1, drafter=drafter)
+    assert not checks.window_refusal(window, window) and checks.window_refusal(window, window + 1)
 
-    class Listening(LanguageModelDrafter):
-        wants_hidden_states = True
 
-        def commit(self, accepted, bonus, target_outputs=None):
-            outputs.append((target_outputs.hidden_states[-1], target_outputs.logits, len(bonus)))
-            super().commit(accepted, bonus, target_outputs)
+@pytest.mark.parametrize("rule", ["eagle2:3,4@9", "opttree@8", "dyspec:5@9"])
+def test_a_rule_that_a_window_cuts_spends_its_budget_on_the_levels_that_remain(rule):
+    prompts, drafts = [FULL[:241], FULL[:9]], []
+    written = speculated(prompts, rule, 16, observe=lambda rows, round_drafts, _: drafts.append(round_drafts))
+    assert written == greedy(prompts, 16)
+    assert max(draft.tree.max_depth for draft in drafts[0]) > 2, "cut only where the end is near"
+    drafter, whole = LanguageModelDrafter(DRAFTER), named(rule)
+    drafter.start(prompts)
+    drafter.commit([[], []], [1, 1])
+    for draft in drafter.propose(whole.at_most(2), None):
+        assert draft.tree.max_depth == 2 and draft.tree.budget <= whole.budget == whole.at_most(2).budget
 
-    assert speculated(prompts, "kary:2@6", 9, drafter=Listening(DRAFTER)) == greedy(prompts, 9)
-    assert outputs[0][0].shape == (2, 7, 32) and outputs[1][0].shape == (2, 7, 32)
-    with torch.inference_mode():
-        for hidden, logits, rows in outputs[1:]:
-            assert len(hidden) == rows
-            torch.testing.assert_close(TARGET.lm_head(hidden), logits)
+
+# ------------------------------------------------------------------------------------------------------------- records
 
 
 def test_a_round_records_its_costs_and_its_accepted_path():
@@ -206,7 +193,7 @@ def test_a_call_counts_its_tokens_and_forward_passes():
     (ids, mask), drafter = next(in_batches(PROMPTS, 4)), LanguageModelDrafter(DRAFTER)
     done = generate(TARGET, drafter, ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=17)
     drafted, accepted = (sum(getattr(record, name) for record in done.rounds) for name in ("drafted", "accepted"))
-    assert done.acceptance_rate == accepted / drafted and 0 < accepted
+    assert done.acceptance_rate == accepted / drafted and 0 < accepted and done.forward == "layers"
     assert done.acceptance_length == accepted / len(done.rounds)
     most = max(sum(record.row == row for record in done.rounds) for row in range(4))
     assert done.target_calls == 1 + most and done.drafter_calls == drafter.calls == 1 + 2 * most
@@ -237,6 +224,47 @@ def test_sampled_texts_have_the_law_of_the_target(name):
     rule, texts = RULES[name], 1000
     drafter = LanguageModelDrafter(DRAFTER, proposal=rule.made_for)
     done = decode(TARGET, drafter, [PROMPTS[0]] * texts, rows=100, rule=name, temperature=1.0, top_k=2,
-                       shape="chain:2" if rule.shapes == "chain" else "kary:2@6", max_new_tokens=3, seed=1)
+                  shape="chain:2" if rule.shapes == "chain" else "kary:2@6", max_new_tokens=3, seed=1)
     test = g_test(map(tuple, done.new_tokens), law_of(TARGET, PROMPTS[0], 3, 1.0, 2))
     assert test["degrees"] > 3 and test["p_value"] > 1e-3
+
+
+# ------------------------------------------------------------------ rules that compare with the drafter's probabilities
+
+
+def decisions(drafter, shape, rule):
+    """The rounds of a sampled call: row, draft and decision of each; and the call."""
+    rounds = []
+    (ids, mask), = in_batches(PROMPTS, 4)
+    done = generate(DEEPER, drafter, ids, attention_mask=mask, shape=shape, rule=rule, max_new_tokens=12,
+                    temperature=0.0 if rule == "greedy" else 1.0, generator=torch.Generator().manual_seed(1),
+                    observe=lambda *observed: rounds.extend(zip(*observed)))
+    return rounds, done
+
+
+@pytest.mark.parametrize("shape", ["kary:2@6", "dyspec@6"])
+@pytest.mark.parametrize("kind", ["model", *small_heads.DRAFTERS])
+def test_a_rule_gets_the_probabilities_that_it_compares_with(kind, shape):
+    """Children are the best of their row; other rules do not pay for probabilities."""
+    drafter = make(kind, PAIR, **({} if kind == "model" else {"folder": small_heads.folder(kind, DEEPER)}))
+    edges = [(draft, node, children) for _, draft, _ in decisions(drafter, shape, "conservative")[0]
+             for node in range(draft.tree.size) if (children := sorted(draft.tree.children(node)))]
+    assert edges
+    for draft, node, children in edges:
+        chances, ranks = draft.probs[node], torch.tensor(draft.tree.rank[children])
+        torch.testing.assert_close(chances.sum(), torch.ones_like(chances.sum()), atol=1e-5, rtol=0)
+        torch.testing.assert_close(chances[draft.tokens[children]], chances.sort(descending=True).values[ranks])
+    assert all(draft.probs is None for _, draft, _ in decisions(drafter, shape, "greedy")[0])
+
+
+def test_the_decision_is_that_of_the_definition():
+    """On the distributions of the drafter's own model, computed from the whole text."""
+    rounds, done = decisions(LanguageModelDrafter(PAIR.draft_model), "chain:3", "deterministic")
+    texts = [[*prompt.tolist(), written[0]] for prompt, written in zip(PROMPTS, done.new_tokens)]
+    assert any(accepted for _, _, (accepted, _) in rounds)
+    for row, draft, (accepted, bonus) in rounds:
+        context = torch.tensor([[*texts[row], *draft.token_list[1:]]])
+        p, q = (warp(model(context).logits[0, len(texts[row]) - 1 :], 1.0) for model in (DEEPER, PAIR.draft_model))
+        passes = [bool(p[node][token] >= q[node][token]) for node, token in enumerate(draft.token_list[1:])]
+        assert accepted == [*range(1, 1 + [*passes, False].index(False))]
+        texts[row] += [*draft.tokens_of(accepted), bonus]
