@@ -20,6 +20,7 @@ from lib.models.registry import HUB, NANO, NO_MODEL, PAIRS, RANDOM, SMOLLM2, Sou
 
 SEED = 0  # of random weights
 PROVEN = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"  # that verify drafts without a trial
+MOST_LAYERS = 1000  # more are a broken file's, and would take hours to build
 Format = str | torch.dtype  # a number format, by its name or "auto", or as it is
 
 
@@ -170,10 +171,13 @@ def check_pairs(names: Sequence[str], is_served: bool = False, fetch: bool = Fal
 
 
 def config_of(source: Source):
-    """A source's configuration. PairError where its model cannot verify drafts."""
+    """A source's configuration. PairError where its model cannot be built, or cannot verify drafts."""
     config = _read(AutoConfig, source)
     if source.kind == RANDOM and source.revision:
         config.num_hidden_layers = int(source.revision)
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 1)
+    if not (isinstance(layers, int) and 0 < layers <= MOST_LAYERS):
+        raise PairError(f"config.json of {source} has num_hidden_layers {layers!r}; fetch it again")
     checks.check_tree(source, config)
     return config
 
