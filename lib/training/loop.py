@@ -1,144 +1,199 @@
-"""The training loop, seeded by step, with checkpoints from which it resumes, and its optimisers."""
+"""How a head or draft model learns the distribution of a frozen target, which decides acceptance."""
 
-import math
-import os
 import time
-from collections import defaultdict
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Mapping
+from typing import Callable, Sequence
 
 import pandas as pd
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import torch as safetensors
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from lib.models.checks import own_dtype
+from lib.drafters.heads.eagle3 import Eagle3Head, unroll
+from lib.drafters.heads.layers import Head
+from lib.drafters.heads.marginals import BlockHead, MedusaHeads
+from lib.lab import atomic_file
+from lib.training.own_text import Windows
 
+DECAY = 0.8  # weight of a depth relative to the one before, as for Medusa's heads (Cai et al. 2024, section 2.2.1)
+UNROLLED = 4  # depths of EAGLE-3's training-time test
+STRIDE = 8  # tokens between the starts of a window's blocks
 WARMUP_STEPS = 60
-CURVE_STEPS = 100  # between two points of a held-out curve
-CHECKPOINT_SECONDS = 300  # what a stopped training loses at most
+PASS_TOKENS = 4096  # of one backward pass
+CURVE_STEPS, CHECKPOINT_SECONDS = 100, 300  # between two points of a held-out curve; between two checkpoints
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training run: steps of rows x length tokens, with a peak learning rate and a seed.
-
-    decay: the share of the steps, the last ones, over which the learning rate falls to zero.
-    temperature: of both distributions where one model learns another's.
-    hours: the most that it may take; fewer steps are made where these do not fit, and the schedule ends with them.
-    """
+    """Steps of rows x length tokens. The learning rate falls to zero over the last ones, a share `decay` of all."""
 
     steps: int
     rows: int
     length: int
     learning_rate: float
     seed: int
-    decay: float = 0.3
-    hours: float = math.inf
+    decay: float
     temperature: float = 1.0
 
-    def generator(self, step: int) -> torch.Generator:
-        """The randomness of a step, a function of the seed and the step, so that a run can resume."""
-        return torch.Generator().manual_seed(1_000_003 * self.seed + step)
+    def __post_init__(self):
+        if not (self.steps > 0 and self.temperature > 0):
+            raise ValueError(f"steps are {self.steps}, temperature is {self.temperature}; give numbers above 0")
 
-    def fitting(self, done: int, seconds: float) -> int:
-        """The steps that fit into the hours, those included that are done and took so many seconds."""
-        return int(min(self.steps, done * max(1.0, 3600 * self.hours / seconds))) if done else self.steps
-
-
-def autocast(device: torch.device):
-    """bfloat16 where the processor has units for it; elsewhere its products are hundreds of times slower."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=own_dtype(device) == torch.bfloat16)
+    def rate(self, step: int) -> float:
+        """The learning rate of a step from 1 on. A run that was stopped before its decay can resume with more steps."""
+        decay = (self.steps - step + 1) / max(1, round(self.decay * self.steps))
+        return self.learning_rate * min(1.0, step / WARMUP_STEPS, decay)
 
 
-def optimisers_of(model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
-    """Muon (Jordan et al. 2024) for hidden matrices, AdamW for embeddings, norms and output layers.
-
-    learning_rate: of the matrices, whose updates have AdamW's root mean square; AdamW has half of it.
+def train(model: nn.Module, target, drafted: Tensor | slice, windows: Windows, held_out: Windows, plan: TrainingPlan,
+          into: Path) -> None:
+    """Trains a model that drafts the tokens int64[K] in place, from its checkpoint beside the folder `into` if there is
+    one; into/curve.csv has its figures by step (see `evaluate`).
     """
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name and "head" not in name]
-    chosen = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if p.requires_grad and id(p) not in chosen]
-    muon = torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw")
-    return [muon, torch.optim.AdamW(others, lr=learning_rate / 2, betas=(0.9, 0.95), weight_decay=0.0, fused=True)]
+    target.requires_grad_(False)
+    torch.set_float32_matmul_precision("high")  # TF32 on GPUs
+    entropy = torch.compile(cross_entropy, dynamic=True)  # fused, which halves a step of several depths on a CPU
+    optimisers, checkpoint = optimisers_of(model), into.with_name(f"{into.name}.checkpoint.safetensors")
+    first, saved = _resume(checkpoint, model, optimisers), time.perf_counter()
+    order = torch.randperm(len(windows[0]), generator=torch.Generator().manual_seed(plan.seed))
+    into.mkdir(parents=True, exist_ok=True)
 
+    def learn(tokens: Tensor, learned: Tensor, step: int) -> Tensor:
+        hidden, states, positions = depths_of(model, target, tokens, step)
+        teacher = logits_of(target, target, hidden[-1], tokens, drafted)
 
-def rate_factor(step: int, steps: int, decay: float) -> float:
-    """The learning rate's factor at a step: linear warm-up, constant, linear decay to zero over the last steps, this
-    share of all.
+        def loss_of(state: Tensor, depth: int) -> Tensor:
+            at = positions + depth
+            logits = logits_of(model, target, state, tokens[:, at], drafted)
+            values = entropy(logits, teacher[:, at], plan.temperature) * learned[:, at]
+            return len(tokens) / plan.rows * DECAY**depth * values.sum() / learned[:, at].sum().clamp_min(1)
 
-    Only the decay depends on `steps`, so a run that was stopped in its constant part can be resumed with more steps.
-    """
-    return min(1.0, (step + 1) / WARMUP_STEPS, (steps - step) / max(1, round(decay * steps)))
+        return backward_apart(states, loss_of)
 
-
-def run(trained: Mapping[str, nn.Module], draw: Callable[[int], Tensor], plan: TrainingPlan,
-        learn: Callable[[Tensor, int], Tensor], evaluate: Callable[[], Mapping[str, pd.DataFrame]], into: Path) -> None:
-    """Trains modules by name, side by side and in place, from the checkpoint in `into`/checkpoints if there is one.
-
-    draw(step): the windows of a step. learn(windows, step): leaves gradients in the modules and returns the loss.
-    evaluate(): the points of the held-out curves of modules, which `into`/NAME/curve.csv has by step.
-    """
-    model, checkpoint = nn.ModuleDict(trained), into / "checkpoints" / f"{'+'.join(trained)}.safetensors"
-    optimisers, device = optimisers_of(model, plan.learning_rate), next(model.parameters()).device
-    step, seconds = _resume(model, optimisers, checkpoint) if checkpoint.exists() else (0, 0.0)
-    peaks = [(group, group["lr"]) for optimiser in optimisers for group in optimiser.param_groups]
-    saved = time.perf_counter()
-    begin, steps = saved - seconds, plan.fitting(step, seconds)
-    while step < steps:
-        for group, peak in peaks:
-            group["lr"] = peak * rate_factor(step, steps, plan.decay)
-        loss = learn(draw(step).to(device), step)
-        for module in trained.values():  # each alone, so that it learns the same beside others
-            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        for optimiser in optimisers:
+    for step in range(first + 1, plan.steps + 1):
+        rows = order[torch.arange((step - 1) * plan.rows, step * plan.rows) % len(order)]
+        loss = sum(learn(*(window[part].to(target.device) for window in windows), step)
+                   for part in rows.split(max(1, PASS_TOKENS // plan.length)))
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimiser, factor in zip(optimisers, (1, 0.5)):
+            optimiser.param_groups[0]["lr"] = factor * plan.rate(step)
             optimiser.step()
             optimiser.zero_grad()
-        step, now = step + 1, time.perf_counter()
-        steps = plan.fitting(step, now - begin)
-        if step == steps or step % CURVE_STEPS == 0:
-            print(*trained, f"step={step} of {steps} loss={loss.item():.4g} hours={(now - begin) / 3600:.3g}", flush=True)
-            for name, points in evaluate().items():
-                _extend_curve(into / name / "curve.csv", step, points)
-        if step == steps or now - saved >= CHECKPOINT_SECONDS:
-            _save(model, optimisers, checkpoint, step, now - begin)
-            saved = now
+        if step == plan.steps or step % CURVE_STEPS == 0:
+            print(f"{into.name} step={step} of {plan.steps} loss={loss:.4g}", flush=True)
+            points = [curve[curve["step"] < step] for curve in map(pd.read_csv, into.glob("curve.csv"))]
+            points.append(evaluate(model, target, drafted, held_out).assign(step=step))
+            pd.concat(points).to_csv(into / "curve.csv", index=False)
+        if step == plan.steps or time.perf_counter() - saved >= CHECKPOINT_SECONDS:
+            _save(checkpoint, step, model, optimisers)
+            saved = time.perf_counter()
 
 
-def _extend_curve(path: Path, step: int, points: pd.DataFrame) -> None:
-    """Adds the points of a step to a curve; points from this step on, of an interrupted run, are replaced."""
-    points.insert(0, "step", step)
-    with suppress(FileNotFoundError):
-        earlier = pd.read_csv(path)
-        points = pd.concat([earlier[earlier["step"] < step], points])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    points.to_csv(path, index=False)
+def depths_of(model, target, tokens: Tensor, step: int = 0) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
+    """Of a text int64[B, T + 1]: the target's hidden states [B, T, H] by layer; the states [B, T', H] of a head or a
+    draft model by depth; and the positions int64[T'] after which the first depth predicts the token, those of each
+    further depth one later.
+    """
+    hidden = target.base_model(tokens[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
+    end = tokens.shape[1]
+    if isinstance(model, MedusaHeads):
+        states = model.states(hidden[-1][:, : end - 1 - model.depth]).unbind(-2)
+        return hidden, states, torch.arange(1, end - model.depth)
+    if isinstance(model, Eagle3Head):  # its training-time test continues its own features (Li et al. 2025, sec. 3.2)
+        features = unroll(model, target, model.read(hidden)[:, : end - 1 - UNROLLED], tokens[:, 1:], UNROLLED)
+        return hidden, [*map(model.norm, features)], torch.arange(1, end - UNROLLED)
+    if isinstance(model, BlockHead):  # blocks start every few tokens, in each step from another one on
+        positions = torch.arange(1 + step % STRIDE, end - model.depth, STRIDE, device=tokens.device)
+        states = model.states_along(target, model.read(hidden), tokens[:, positions], positions)
+        return hidden, states.unbind(2), positions
+    return hidden, [model.base_model(tokens[:, :-1], use_cache=False).last_hidden_state], torch.arange(end - 1)
 
 
-def _save(model: nn.Module, optimisers: list, path: Path, step: int, seconds: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {"step": torch.tensor(step), "seconds": torch.tensor(seconds)}
-    tensors |= {f"model.{name}": p.detach().contiguous() for name, p in model.named_parameters()}
-    for index, optimiser in enumerate(optimisers):
-        for number, state in optimiser.state_dict()["state"].items():
-            tensors |= {f"optimiser.{index}.{number}.{name}": value for name, value in state.items()}
-    save_file(tensors, path.with_suffix(".partial"))
-    os.replace(path.with_suffix(".partial"), path)
+def logits_of(model, target, states: Tensor, before: Tensor, drafted: Tensor | slice) -> Tensor:
+    """Logits [B, T', K] of tokens by a model's output layer, for a head by the target's, from states [B, T', H] after
+    the tokens int64[B, T'] before.
+    """
+    layer = (target if isinstance(model, Head) else model).get_output_embeddings()
+    logits = F.linear(states, layer.weight[drafted], None if layer.bias is None else layer.bias[drafted])
+    bias = model.bias(before) if isinstance(model, Head) else None
+    return logits if bias is None else logits + bias
 
 
-def _resume(model: nn.Module, optimisers: list, path: Path) -> tuple[int, float]:
-    """The steps that the checkpoint has, which is loaded, and the seconds that they took."""
-    tensors = load_file(path)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(tensors[f"model.{name}"])
-    states = [defaultdict(dict) for _ in optimisers]
+def cross_entropy(logits: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
+    """In nats [B, T], from logits [B, T, K] of a model and the target at a temperature, times its square, so that
+    gradients stay as large (Hinton et al. 2015, section 2).
+    """
+    return -(temperature**2) * ((teacher / temperature).softmax(-1) * (logits / temperature).log_softmax(-1)).sum(-1)
+
+
+def backward_apart(states: Sequence[Tensor], loss_of: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """The backward pass of the losses of all depths, one depth after another (Gloeckle et al. 2024, "Better & Faster
+    Large Language Models via Multi-token Prediction", figure 2). Returns their sum.
+
+    The logits of a depth, far larger than the states, are freed before those of the next are made; gradients are summed
+    in the states, and the trunk has one backward pass.
+    """
+    leaves, total = [state.detach().requires_grad_() for state in states], 0
+    for depth, leaf in enumerate(leaves):
+        loss = loss_of(leaf, depth)
+        loss.backward()
+        total += loss.detach()
+    torch.autograd.backward(list(states), [leaf.grad for leaf in leaves])
+    return total
+
+
+@torch.no_grad()
+def evaluate(model, target, drafted: Tensor | slice, held_out: Windows) -> pd.DataFrame:
+    """A model on held-out windows by depth: `nats` of cross-entropy, agreement (the share of the target's favourites
+    that are the model's), and the tokens of these means.
+    """
+    sums, vocabulary = 0, torch.arange(target.config.get_text_config().vocab_size, device=target.device)
+    for tokens, learned in zip(*(part.to(target.device).split(1) for part in held_out)):  # logits of all are large
+        hidden, states, positions = depths_of(model, target, tokens)
+        teacher, points = logits_of(target, target, hidden[-1], tokens, slice(None)), []
+        for depth, state in enumerate(states):
+            at = positions + depth
+            logits = logits_of(model, target, state, tokens[:, at], drafted)
+            agreed = vocabulary[drafted][logits.argmax(-1)] == teacher[:, at].argmax(-1)
+            values = cross_entropy(logits, teacher[:, at][..., drafted]), agreed, torch.ones_like(agreed)
+            points.append([(value * learned[:, at]).sum().item() for value in values])
+        sums += torch.tensor(points, dtype=torch.float64)
+    nats, agreed, count = sums.T
+    return pd.DataFrame({"kind": "dialogues", "depth": range(1, len(sums) + 1), "nats": nats / count,
+                         "agreement": agreed / count, "tokens": count.int()}).round(4)
+
+
+def optimisers_of(model: nn.Module) -> tuple[torch.optim.Muon, torch.optim.AdamW]:
+    """Muon (Jordan et al. 2024) for hidden matrices, with AdamW's root mean square of updates; AdamW for others."""
+    matrices, others = [], []
+    for name, parameter in model.named_parameters():
+        (matrices if parameter.ndim == 2 and "embed" not in name and "head" not in name else others).append(parameter)
+    return (torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0, fused=True))
+
+
+def _save(path: Path, step: int, model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]) -> None:
+    """Tensors "model.value.PARAMETER", and "INDEX.STATE.PARAMETER" of the optimisers' states."""
+    tensors = {"step": torch.tensor(step)}
+    for name, parameter in model.named_parameters():
+        tensors[f"model.value.{name}"] = parameter.detach()
+        for index, optimiser in enumerate(optimisers):
+            tensors |= {f"{index}.{key}.{name}": value for key, value in optimiser.state.get(parameter, {}).items()}
+    atomic_file.replace(path, safetensors.save(tensors))
+
+
+def _resume(path: Path, model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]) -> int:
+    """Loads a checkpoint where there is one. Returns its step, else 0."""
+    if not path.exists():
+        return 0
+    parameters, tensors = dict(model.named_parameters()), safetensors.load_file(path)
+    step = int(tensors.pop("step"))
     for key, value in tensors.items():
-        if key.startswith("optimiser."):
-            _, index, number, name = key.split(".")
-            states[int(index)][int(number)][name] = value
-    for optimiser, state in zip(optimisers, states):
-        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
-    return int(tensors["step"]), float(tensors["seconds"])
+        index, state, name = key.split(".", 2)
+        if index == "model":
+            parameters[name].data.copy_(value)
+        else:
+            optimisers[int(index)].state[parameters[name]][state] = value.to(parameters[name].device)
+    return step

@@ -1,116 +1,228 @@
-"""Training: schedules are functions of the step, stopped runs resume, and the command writes text, trains and publishes."""
+"""Training: every kind learns the target's distribution, depth by depth, in less memory; stopped runs resume."""
 
 import itertools
+import json
 import shutil
+import weakref
+from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from lib.drafters import heads, vocabulary
+from lib.drafters import heads
+from lib.drafters.text_drafters import load_tables
 from lib.models import SHIPPED
-from lib.tests import small_models
+from lib.tests import small_heads, small_models
 from lib.training import command, loop, own_text
 from lib.training import heads as training
 
-PLAN = loop.TrainingPlan(steps=6, rows=2, length=8, learning_rate=1e-2, seed=0)
+TARGET = small_models.llama(3, layers=3, dtype=torch.float32).requires_grad_(False)
+SOME = torch.tensor([0, 2, 3, 5, 7, 8, 11, 13, 17, 19, 20])  # of the target's tokens
+PLAN = loop.TrainingPlan(steps=16, rows=8, length=24, learning_rate=1e-2, seed=0, decay=0.3)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32, "num_attention_heads": 2,
+             "num_key_value_heads": 1, "head_dim": 8}
+    for module, name, value in ((torch, "compile", lambda function, **options: function),
+                                (training, "NANO_SIZES", sizes), (loop, "CURVE_STEPS", 10), (loop, "PASS_TOKENS", 100)):
+        monkeypatch.setattr(module, name, value)
+
+
+def spaced(rows, seed, length=24):
+    """Windows of a language with a rule: each token is followed by one of two. A few tokens are not learned."""
+    rng, stream = np.random.default_rng(seed), [1]
+    for choice in rng.integers(0, 2, rows * length):
+        stream.append(1 + (2 * stream[-1] + choice) % (small_models.VOCABULARY - 1))
+    tokens = torch.tensor(stream).unfold(0, length + 1, length)
+    return tokens, torch.from_numpy(rng.random((rows, length)) < 0.9)
+
+
+def made(kind, target=TARGET, drafted=SOME):
+    """A new model of a kind, and the tokens that it drafts."""
+    torch.manual_seed(0)
+    return (training.student(target), slice(None)) if kind == "nano" else (training.new(kind, target, drafted), drafted)
+
+
+def filled(model):
+    """The model with weights everywhere: some are zero in a new one."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+    return model
+
+
+@pytest.mark.parametrize("kind, temperature", [*((kind, 1.0) for kind in heads.KINDS), ("nano", 1.0), ("nano", 2.0)])
+def test_a_model_learns_the_targets_distribution(kind, temperature, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "WARMUP_STEPS", 1)
+    (model, drafted), held_out = made(kind), spaced(4, seed=9)
+    before = loop.evaluate(model, TARGET, drafted, held_out)
+    plan = replace(PLAN, temperature=temperature)
+    loop.train(model, TARGET, drafted, spaced(40, seed=1), held_out, plan, tmp_path / kind)
+    curve = pd.read_csv(tmp_path / kind / "curve.csv")
+    assert curve["step"].unique().tolist() == [10, 16] and len(curve) == 2 * len(before)
+    after = curve[curve["step"] == 16].reset_index()
+    assert (after["nats"] < before["nats"]).all() and after["tokens"].tolist() == before["tokens"].tolist()
+
+
+@pytest.mark.parametrize("drafted", [torch.arange(small_models.VOCABULARY), SOME], ids=["all tokens", "some tokens"])
+@pytest.mark.parametrize("kind", heads.KINDS)
+def test_a_head_learns_the_logits_from_which_it_drafts(kind, drafted):
+    """At every depth and position."""
+    head, tokens = filled(made(kind, drafted=drafted)[0]), spaced(2, seed=0)[0]
+    drafter = small_heads.DRAFTERS[kind](TARGET, head)
+    hidden, states, positions = loop.depths_of(head, TARGET, tokens, step=1)
+    ahead = list(drafter._ahead([state[:1] for state in hidden], tokens[0], 1, len(states)))
+    for depth, state in enumerate(states):
+        at = positions + depth
+        rows = ahead[depth][positions - 1]  # the root is `depth` tokens before the position, the first one token 1
+        found = loop.logits_of(head, TARGET, state, tokens[:, at], drafted)[0]
+        assert len(rows) > 2
+        torch.testing.assert_close(found, rows, rtol=1e-4, atol=1e-4)
+
+
+def test_evaluation_is_that_of_the_whole_models():
+    (model, drafted), (tokens, learned) = made("nano"), spaced(5, seed=0)
+    student, teacher = (one(tokens[:, :-1]).logits[learned] for one in (model, TARGET))
+    nats = -(teacher.softmax(-1) * student.log_softmax(-1)).sum(-1).mean().item()
+    agreement = (student.argmax(-1) == teacher.argmax(-1)).float().mean().item()
+    found = loop.evaluate(model, TARGET, drafted, (tokens, learned)).iloc[0]
+    assert found["nats"] == pytest.approx(nats, abs=1e-3) and found["agreement"] == pytest.approx(agreement, abs=1e-3)
+    assert found["tokens"] == learned.sum() and found["depth"] == 1
+
+
+def backward_together(states, loss_of):
+    """The plain form: one backward pass of the summed losses of all depths."""
+    sum(loss_of(state, depth) for depth, state in enumerate(states)).backward()
+
+
+def after_backward(kind, target, tokens, backward):
+    """A head after a backward pass, and the most bytes that autograd kept at once for it."""
+    head, sizes, peaks = small_heads.head(kind, target), [], []
+    hidden, states, positions = loop.depths_of(head, target, tokens)
+    teacher = loop.logits_of(target, target, hidden[-1], tokens, slice(None))
+
+    def loss_of(state, depth):
+        at = positions + depth
+        logits = loop.logits_of(head, target, state, tokens[:, at], slice(None))
+        return loop.cross_entropy(logits, teacher[:, at]).mean()
+
+    def pack(tensor):
+        def saved():
+            return tensor
+
+        sizes.append(tensor.nbytes)
+        peaks.append(sum(sizes))
+        weakref.finalize(saved, sizes.append, -tensor.nbytes)
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved()):
+        backward(states, loss_of)
+    return head, max(peaks)
+
+
+@pytest.mark.parametrize("kind", heads.KINDS)
+def test_depths_apart_give_the_same_gradients_from_the_logits_of_one_depth(kind):
+    wide = small_models.llama(0, vocabulary=2048, dtype=torch.float32).requires_grad_(False)
+    tokens = torch.randint(2048, (2, 33), generator=torch.Generator().manual_seed(0))
+    (together, most), (apart, least) = (
+        after_backward(kind, wide, tokens, backward) for backward in (backward_together, loop.backward_apart))
+    for one, other in zip(together.parameters(), apart.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if one.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad)
+    assert least < 0.6 * most
 
 
 def test_the_schedule_decays_only_at_the_end():
-    short, long = ([loop.rate_factor(step, steps, 0.3) for step in range(steps)] for steps in (400, 800))
-    assert short[:280] == long[:280] and short[60] == 1.0
+    short, long = ([replace(PLAN, steps=steps, learning_rate=1.0).rate(step) for step in range(1, steps + 1)]
+                   for steps in (400, 800))
+    assert short[:280] == long[:280] and short[59] == 1.0 > short[58]
     assert short[-1] == pytest.approx(1 / 120) and all(a >= b for a, b in itertools.pairwise(short[280:]))
 
 
-def draw(step):
-    return torch.randint(0, small_models.VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(step))
-
-
-def run(model, folder, draw=draw, plan=PLAN):
-    """A run that learns the next token; its curve has the weights' sum."""
-    def learn(tokens, step):
-        loss = F.cross_entropy(model(tokens[:, :-1]).logits.flatten(0, 1), tokens[:, 1:].flatten())
-        loss.backward()
-        return loss.detach()
-
-    def points():
-        return {"a": pd.DataFrame([{"sum": sum(weight.sum().item() for weight in model.parameters())}])}
-
-    loop.run({"a": model}, draw, plan, learn, points, folder)
-
-
-def test_a_stopped_run_resumes_at_its_checkpoint(tmp_path, monkeypatch):
-    """And its curve forgets what it wrote past that."""
+@pytest.mark.parametrize("kind", ["dspark", "nano"])
+def test_a_stopped_run_resumes_at_its_checkpoint(kind, tmp_path, monkeypatch):
+    """And its curve forgets the points past it."""
     monkeypatch.setattr(loop, "CURVE_STEPS", 1)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
+    windows, held_out, evaluate = spaced(20, seed=1), spaced(3, seed=2), loop.evaluate
+    (whole, drafted), (parts, _), (fresh, _) = made(kind), made(kind), made(kind)
+    filled(fresh)
 
-    def draw_until_five(step):
-        if step == 5:
-            raise KeyboardInterrupt
-        if step == 3:
-            monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
-        return draw(step)
+    def train(model, name):
+        loop.train(model, TARGET, drafted, windows, held_out, replace(PLAN, steps=5), tmp_path / name)
 
-    whole, parts, fresh = (small_models.llama(seed, dtype=torch.float32) for seed in (0, 0, 3))
-    run(whole, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run(parts, tmp_path / "parts", draw_until_five)
-    run(fresh, tmp_path / "parts")
-    for expected, found in zip(whole.parameters(), fresh.parameters()):
+    def stopped(*arguments):
+        monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0 if len(calls) == 2 else 1e9)  # after step 3 alone
+        calls.append(None)
+        return evaluate(*arguments) if len(calls) < 5 else pytest.fail("stopped")
+
+    train(whole, "whole")
+    calls = []
+    monkeypatch.setattr(loop, "evaluate", stopped)
+    with pytest.raises(pytest.fail.Exception):
+        train(parts, "parts")
+    monkeypatch.setattr(loop, "evaluate", evaluate)
+    train(fresh, "parts")
+    for expected, found in zip(whole.parameters(), fresh.parameters(), strict=True):
         torch.testing.assert_close(found, expected)
-    one, other = (pd.read_csv(tmp_path / name / "a" / "curve.csv") for name in ("whole", "parts"))
+    one, other = (pd.read_csv(tmp_path / name / "curve.csv") for name in ("whole", "parts"))
     pd.testing.assert_frame_equal(one, other)
 
 
-def test_a_schedule_ends_with_its_hours(tmp_path, monkeypatch):
-    """By a clock on which a step takes 100 s, and from the middle on 200 s."""
-    now, rates, factor = [0.0], [], loop.rate_factor
-    monkeypatch.setattr(loop.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(loop, "rate_factor", lambda *arguments: rates.append(factor(*arguments)) or rates[-1])
-
-    def drawn_slowly(step):
-        now[0] += 100 if step < 90 else 200
-        return draw(step)
-
-    model = small_models.llama(0, dtype=torch.float32)
-    for _ in range(2):  # nothing remains to be done for the second
-        run(model, tmp_path, drawn_slowly, loop.TrainingPlan(1000, 2, 8, 1e-2, seed=0, hours=5))
-    rates = rates[::2]  # of two optimisers, one group each
-    assert pd.read_csv(tmp_path / "a" / "curve.csv")["step"].iloc[-1] == len(rates)
-    assert now[0] == pytest.approx(5 * 3600, abs=200)
-    assert max(rates) == 1 and rates[-1] < 0.1 and rates[80:] == sorted(rates[80:], reverse=True)
-
-
-def test_the_command_writes_text_trains_saves_resumes_and_publishes(tmp_path, monkeypatch, capsys):
-    for module, name, value in ((own_text, "TEXT", tmp_path / "text"), (vocabulary, "SHIPPED", tmp_path / "models"),
-                                (own_text, "CHUNK", 8), (own_text, "TURN", 20), (own_text, "ANSWER", 20),
-                                (own_text, "HELD_OUT_SHARE", 0.25), (vocabulary, "REDUCED", 40),
-                                (training, "PLAN", loop.TrainingPlan(9, 2, 16, 5e-3, seed=0))):
+@pytest.fixture
+def chat(tmp_path, monkeypatch):
+    """The folder of a small chat model with the shipped tokenizer; its text goes to a temporary folder."""
+    for module, name, value in ((own_text, "TEXT", tmp_path / "text"), (own_text, "CHUNK", 8), (own_text, "TURN", 40),
+                                (own_text, "ANSWER", 20), (own_text, "HELD_OUT", 2), (training, "PLAN", PLAN),
+                                (training, "NANO_PLAN", PLAN)):
         monkeypatch.setattr(module, name, value)
-    little = small_models.llama(3, vocabulary=4096, dtype=torch.float32)
-    little.save_pretrained(tmp_path / "little")
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(SHIPPED / "base" / name, tmp_path / "little" / name)
-    common = ["--target", str(tmp_path / "little"), "--folder", str(tmp_path)]
-    command.main(["own_text", *common, "--tokens", "800"])
+    small_models.llama(3, vocabulary=4096, dtype=torch.float32).save_pretrained(tmp_path / "little")
+    shutil.copy(SHIPPED / "base" / "tokenizer.json", tmp_path / "little")
+    config = json.loads((SHIPPED / "base" / "tokenizer_config.json").read_text())
+    config["chat_template"] = "user: {{ messages[0]['content'] }}<|end|>model: "
+    (tmp_path / "little" / "tokenizer_config.json").write_text(json.dumps(config))
+    rows = np.random.default_rng(0).integers(5, 40, (90, 15)).tolist()
+    own_text.save("little", {tuple(row[:6]): row[6:] for row in rows})
+    return tmp_path / "little"
+
+
+def test_the_command_trains_resumes_saves_and_publishes(chat, tmp_path, capsys):
+    common, shipped = ["--target", str(chat), "--folder", str(tmp_path)], tmp_path / "shipped"
     for steps in ("2", "4"):
-        command.main(["heads", *common, "--kinds", "medusa,dflash", "--steps", steps])
-    assert "step=4 of 4" in capsys.readouterr().out
-    command.publish(tmp_path, tmp_path / "shipped")
+        command.main(["heads", *common, "--kinds", "medusa,dflash,nano", "--steps", steps])
+    assert "nano step=4 of 4" in capsys.readouterr().out
+    command.main(["ngrams", *common])
+    command.publish(tmp_path, shipped)
+    target = AutoModelForCausalLM.from_pretrained(chat).eval()
     for kind in ("medusa", "dflash"):
-        folder = tmp_path / "shipped" / "heads" / "little" / kind
+        folder = shipped / "heads" / "little" / kind
         assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "curve.csv"}
         assert pd.read_csv(folder / "curve.csv")["step"].unique().tolist() == [2, 4]
-        assert heads.load(kind, folder, little).depth == (4 if kind == "medusa" else 6)
+        assert heads.load(kind, folder, target).depth == (4 if kind == "medusa" else 6)
+    assert load_tables(shipped / "heads" / "little" / "ngrams", target).orders[0]
+
+    nano = AutoModelForCausalLM.from_pretrained(shipped / "little" / "nano")
+    assert type(nano) is LlamaForCausalLM and nano.dtype == torch.bfloat16
+    assert nano.lm_head.weight is nano.model.embed_tokens.weight and nano.config.max_position_embeddings == 256
+    plain, assisted = (target.generate(torch.tensor([[3, 4, 9, 2, 5, 6, 7]]), max_new_tokens=12, do_sample=False,
+                                       pad_token_id=0, assistant_model=model) for model in (None, nano.float()))
+    assert torch.equal(plain, assisted)
 
 
 @pytest.mark.parametrize("words, error", [
-    ("nano --target base", "target 'base' has no text of its own"), ("nano --layers 0", "--layers is 0"),
-    ("heads --target nosuch", "pair 'nosuch' is unknown"), ("heads --kinds foo", "the head's kind is 'foo'"),
-    ("ngrams --target base", "target 'base' has no text of its own"), ("heads --hours nan", "--hours is nan"),
-    ("own_text --tokens 0", "--tokens is 0"), ("heads --device nosuch", "device 'nosuch' with dtype")])
-def test_a_command_that_cannot_work_ends_with_one_line(words, error, tmp_path, capsys):
+    ("heads --target base", "target 'base' has no chat template"), ("heads --steps 0", "steps are 0"),
+    ("ngrams --target base", "target 'base' has no text of its own"), ("heads --target no", "pair 'no' is unknown"),
+    ("heads --temperature nan", "temperature is nan"), ("heads --kinds foo", "the head's kind is 'foo'"),
+    ("own_text --target base", "target 'base' has no chat template"), ("heads --device nosuch", "device 'nosuch' with"),
+    ("heads --kinds nano --folder long", "less than 400 windows of 24; let it write more")])
+def test_a_command_that_cannot_work_ends_with_one_line(words, error, chat, tmp_path, monkeypatch, capsys):
+    if "long" in words:
+        monkeypatch.setattr(own_text, "HELD_OUT", 200)
     with pytest.raises(SystemExit) as ended:
-        command.main([*words.split(), "--folder", str(tmp_path)])
+        command.main([words.split()[0], "--target", str(chat), "--folder", str(tmp_path), *words.split()[1:]])
     assert ended.value.code == 2 and error in capsys.readouterr().err.splitlines()[-1]
