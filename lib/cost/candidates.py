@@ -236,7 +236,7 @@ def live(entrant: Entrant, recorded: Recorded, limits: Limits, new_tokens: int, 
             (some[one.row], one.position - 1, one.accepted, one.drafted, one.draft_calls) for one in done.rounds)))
         counted = _counted(trace, rows, starts)
         passes = {1: float(calls[counted].mean())} if calls.any() else {}
-        tally = acceptance.tally(trace.prompts, trace.kinds, rows, starts >= trace.loops[rows], accepted=accepted)
+        tally = acceptance.tally(trace.prompts, trace.kinds, rows, starts >= trace.loops[rows], {"accepted": accepted})
         yield _candidate(entrant, label, tree, [tally], drafted[counted], passes)
 
 

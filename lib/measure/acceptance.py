@@ -214,7 +214,7 @@ def drafted_again(recorded: Recorded, name: str, drafter: Drafter, trees: Sequen
     for family, budget, shape in trees:
         rounds = simulated.rounds(recorded, drafter, shape)
         depth = shape.max_depth if isinstance(shape, Tree) else rounds.depth.max(initial=0)
-        rows = acceptance.tally_walk(recorded.trace, rounds, calls=rounds.draft_calls)
+        rows = acceptance.tally_walk(recorded.trace, rounds, {"calls": rounds.draft_calls})
         frames.append(rows.assign(family=family, budget=budget, depth=depth))
     return pd.concat(frames, ignore_index=True).assign(drafter=name, **_about(recorded.trace))
 
@@ -364,11 +364,10 @@ def expected(pair, prompts: PromptSet, shape_names: Sequence[str], temperatures:
     siblings = max((len(tree.children(node)) for tree in trees.values() for node in range(tree.size)), default=0)
     frames = []
     for temperature in filter(None, temperatures if pair.draft_model is not None else ()):
-        competitors = Competitors([pair], ["model"])
         trace = recording.record(
-            pair.target, competitors.of_ranks, prompts.ids, names=prompts.names, kinds=prompts.kinds,
+            pair.target, Competitors([pair], ["model"]), prompts.ids, names=prompts.names, kinds=prompts.kinds,
             max_new_tokens=new_tokens - 1, beyond=deepest + 1, temperature=temperature, siblings=siblings,
-            eos_token_id=pair.eos_token_ids, seed=f"{seed}/{temperature}", spread_by=competitors)
+            eos_token_id=pair.eos_token_ids, seed=f"{seed}/{temperature}")
         frames += [rows.assign(temperature=temperature, shape=shape, budget=tree.budget)
                    for shape, tree in trees.items() for rows in _by_rule(trace, tree, pair.drafter_name)]
     if not frames:

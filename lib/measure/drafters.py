@@ -179,7 +179,7 @@ def _rows(done: Generation, plain: Generation, drafter: Drafter, target: nn.Modu
     counts = {name: of(name) for name in ("drafted", "accepted", "draft_calls")}
     counts |= {f"{part}_ms": 1000 * of(f"{part}_seconds").astype(float) for part in ("draft", "verify", "commit")}
     looped = of("position") - 1 >= loop_start(done.new_tokens[0])
-    sums = tally([about["prompt"]], [about["kind"]], np.zeros(len(done.rounds), int), looped, **counts)
+    sums = tally([about["prompt"]], [about["kind"]], np.zeros(len(done.rounds), int), looped, counts)
     return sums.assign(**about, weight_bytes=drafter_bytes(drafter, target), target_bytes=model_bytes(target),
                        tokens=sums["accepted"] + sums["rounds"],
                        identical=done.new_tokens == plain.new_tokens).to_dict("records")

@@ -1,10 +1,9 @@
 """Replay: what any tree would have accepted on recorded text.
 
-Start at `recording` (`record` makes a `Trace`) and `exact` (`accepted_lengths`, `rounds`). `rank_paths` is the trie on
-which exact replay works, with the best tree of a trace. `simulated` drafts again, for drafters that read the text alone
-and for trees that grow. `expectation` gives the expected acceptance of rules that sample their children, `acceptance`
-the tables of many trees, `live` decodes what replay does not decide. `logs` makes a trace of logged answers, for which
-`endpoint` asks a served model. `atlas` publishes traces as data.
+Start at `recording` (`record` makes a `Trace`) and `exact` (`accepted_lengths`, `rounds`), which works on the trie in
+`rank_paths`. `simulated` drafts again, for drafters that read the text alone and for trees that grow. `expectation` is
+for rules that sample their children, `acceptance` has the tables, `live` decodes what replay does not decide. `logs`
+makes a trace of logged answers, for which `endpoint` asks a served model. `atlas` publishes traces as data.
 """
 
 from lib.replay.exact import accepted_lengths, chained, rounds

@@ -1,6 +1,6 @@
 """Acceptance tables of a trace: which rounds count, their sums by prompt, and the frequency of each rank."""
 
-from typing import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,21 +20,21 @@ def rounds_of(trace: Trace, tree: Tree, drafter: str) -> Walk:
     return chained(rounds(trace, tree, drafter))
 
 
-def tally_walk(trace: Trace, walk: Walk, **counts: np.ndarray) -> pd.DataFrame:
-    """`tally` of a trace's rounds; counts: further numbers, [R]."""
-    return tally(trace.prompts, trace.kinds, walk.rows, walk.starts >= trace.loops[walk.rows], drafted=walk.drafted,
-                 accepted=walk.accepted, **counts)
+def tally_walk(trace: Trace, walk: Walk, more: Mapping[str, np.ndarray] | None = None) -> pd.DataFrame:
+    """`tally` of a trace's rounds; more: further numbers [R]."""
+    return tally(trace.prompts, trace.kinds, walk.rows, walk.starts >= trace.loops[walk.rows],
+                 {"drafted": walk.drafted, "accepted": walk.accepted, **(more or {})})
 
 
-def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray, *,
-          rounds: np.ndarray | None = None, **counts: np.ndarray) -> pd.DataFrame:
+def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped: np.ndarray,
+          counts: Mapping[str, np.ndarray]) -> pd.DataFrame:
     """Sums over rounds, one row per prompt and stretch: "before" the row's first loop, or "loop" within it.
 
     prompts, kinds: of each row of the trace. rows int64[R]: each round's row. looped bool[R]: whether the round starts
-    within the loop. rounds [R]: how often each counts, once by default. counts: further numbers [R], integers or float.
-    A stretch with nothing to count is left out.
+    within the loop. counts: numbers [R], integers or float, and "rounds", how often each counts, by default once. A
+    stretch with nothing to count is left out.
     """
-    counts = {"rounds": np.ones(len(rows), bool) if rounds is None else rounds} | counts
+    counts = {"rounds": np.ones(len(rows), bool), **counts}
     names = sorted(set(prompts))
     number = {name: index for index, name in enumerate(names)}
     kind_of = dict(zip(reversed(prompts), reversed(kinds)))
@@ -49,8 +49,8 @@ def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, looped
 
 
 def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
-    """One row per prompt and depth, over rounds before a loop: all rounds, those that accepted a node with children one
-    level up (`reached`; after EOS no depth is), and those that accepted this depth.
+    """One row per prompt and depth, over rounds before a loop: all, those that accepted a node with children one level
+    up (`reached`; after EOS no depth is), and those that accepted this depth.
     """
     counted = walk.select(walk.starts < trace.loops[walk.rows])
     parent = np.zeros(tree.size, dtype=bool)
@@ -60,7 +60,8 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
     for depth in range(1, tree.max_depth + 1):
         accepted = counted.accepted >= depth
         reached = accepted | ((counted.accepted == depth - 1) & open_end)
-        frames.append(tally(trace.prompts, trace.kinds, counted.rows, before, reached=reached, accepted=accepted))
+        frames.append(tally(trace.prompts, trace.kinds, counted.rows, before,
+                            {"reached": reached, "accepted": accepted}))
     table = pd.concat([frame.assign(depth=depth) for depth, frame in enumerate(frames, 1)])
     columns = ["prompt", "kind", "depth", "rounds", "reached", "accepted"]
     return table.sort_values(["prompt", "depth"], ignore_index=True)[columns]
@@ -79,8 +80,8 @@ def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
     rows, starts = np.nonzero(trace.before_loops)
     ranks = trace.next_ranks(drafter)[rows, starts]
     alpha = trace.alpha[drafter][rows, starts].astype(float) if drafter in trace.alpha else np.full(len(rows), np.nan)
-    table = tally(trace.prompts, trace.kinds, rows, np.zeros(len(rows), dtype=bool), alpha_sum=alpha,
-                  **{f"rank_{rank}": ranks == rank for rank in range(RANKS)})
+    table = tally(trace.prompts, trace.kinds, rows, np.zeros(len(rows), dtype=bool),
+                  {"alpha_sum": alpha, **{f"rank_{rank}": ranks == rank for rank in range(RANKS)}})
     return table.rename(columns={"rounds": "positions"}).drop(columns="stretch")
 
 
@@ -96,9 +97,8 @@ def acceptance_by_rank(trace: Trace, drafter: str) -> np.ndarray:
 
 
 def acceptance_by_depth_and_rank(trace: Trace, drafter: str) -> np.ndarray:
-    """float[64, 16]: the same at each depth of a round, among starts whose earlier tokens all had a rank below 16.
-
-    Depths that fewer than 50 starts reach repeat the deepest one that has 50.
+    """float[64, 16]: the same at each depth, among starts whose earlier tokens all had a rank below 16. Depths that
+    fewer than 50 starts reach repeat the deepest one that has 50.
     """
     flat, first = windows(trace.ranks[drafter])
     alive, table = first[trace.before_loops], []

@@ -4,10 +4,9 @@
     evaluate(atlas, "tiny", named("kary:2@14"))
     evaluate_rule(atlas, "tiny", lambda candidates: candidates.best(8))
 
-A file holds one target's greedy continuations: the prompts' tokens, the trace, and for each drafter that grows trees,
-at each transition before the limit, the NODES draft nodes of largest reach (DySpec's best-first tree), and whether the
-path of each is the text's. Growth rules are exact as long as they keep nodes among these. The card of the data is
-`data/atlas/README.md`.
+A file holds one target's greedy continuations: prompts, trace, and for each drafter that grows trees, at each
+transition before the limit, the NODES draft nodes of largest reach, and whether the path of each is the text's. Growth
+rules that keep nodes among these are exact. The card of the data is `data/atlas/README.md`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,12 +35,10 @@ PARTS = ("parents", "rank", "reach", "hit")
 
 @dataclass(frozen=True)
 class Drafts:
-    """The draft tree at each transition of N continuations of up to L transitions, in m = NODES + 1 slots, the root
-    first.
+    """The draft tree at each transition of N continuations, [N, L, m] in m = NODES + 1 slots, the root first.
 
-    parents: int8[N, L, m], -1 for the root and for slots without a node. rank: uint8, among siblings. reach: float16,
-    the product of the drafter's probabilities along the path, 0 without a node. hit: bool, whether the path's tokens
-    are the text's.
+    parents: int8, -1 for the root and for slots without a node. rank: uint8, among siblings. reach: float16, product of
+    the drafter's probabilities along the path, 0 without a node. hit: bool, whether the path is the text's.
     """
 
     parents: np.ndarray
@@ -78,9 +75,10 @@ def load(path: str | Path) -> Atlas:
     shipped = SHIPPED / f"{path}.npz"
     path = shipped if shipped.is_file() else Path(path).expanduser()
     if not path.is_file():
-        raise FileNotFoundError(f"no atlas at {path.resolve()}; give a file of data/atlas, or one that notebook 2 "
-                                "published")
-    recorded, arrays = trace.load_with_more(path)
+        raise FileNotFoundError(f"no atlas at {path.resolve()}; give a file that notebook 2 published")
+    recorded = trace.load(path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file if name.startswith(("prompt_", "drafts."))}
     if "prompt_tokens" not in arrays:
         raise ValueError(f"{path} holds a trace, but no prompt_tokens; give a file that notebook 2 published")
     prompts = torch.from_numpy(arrays["prompt_tokens"].astype(np.int64)).split(arrays["prompt_lengths"].tolist())
@@ -90,17 +88,15 @@ def load(path: str | Path) -> Atlas:
 
 
 def evaluate(atlas: Atlas, drafter: str | Drafter, tree: Tree) -> pd.DataFrame:
-    """What a static tree accepts: rounds, draft and accepted tokens by prompt and stretch (see `acceptance.tally`).
-
-    drafter: the name of a recorded one, or one that reads the text alone, which drafts again.
+    """What a static tree of a drafter accepts (see `acceptance.tally`): one that is recorded, by its name, or one that
+    reads the text alone, which drafts again.
     """
     if isinstance(drafter, TextDrafter):
         return acceptance.tally_walk(atlas.trace, simulated.rounds(atlas.recorded, drafter, tree))
     if drafter not in atlas.trace.ranks:
         raise ValueError(f"drafter {drafter!r} is not in this atlas, which has {', '.join(atlas.trace.ranks)}")
     if tree.max_depth > (levels := levels_of(atlas.trace, drafter)):
-        raise ValueError(f"the tree has {tree.max_depth} levels, the atlas has {levels} of {drafter!r}: give a tree "
-                         "that is no deeper")
+        raise ValueError(f"the tree has {tree.max_depth} levels, the atlas {levels} of {drafter!r}: give no deeper one")
     return acceptance.tally_walk(atlas.trace, acceptance.rounds_of(atlas.trace, tree, drafter))
 
 
@@ -111,10 +107,8 @@ def levels_of(recorded: Trace, drafter: str) -> float:
 
 
 def evaluate_rule(atlas: Atlas, drafter: str, keep: Callable[[Candidates], Sequence[int]]) -> pd.DataFrame:
-    """The same for a rule that keeps some nodes of each draft: keep(candidates) gives the draft nodes of the tree, each
-    with its parent (see `growth.Candidates`, whose `best(n)` is DySpec).
-
-    ValueError for a drafter without drafts, and for a node without its parent.
+    """The same for a rule: keep(candidates) gives the nodes of a draft that it keeps, each with its parent (see
+    `growth.Candidates`). ValueError for a drafter without drafts, and for a node without its parent.
     """
     if drafter not in atlas.drafts:
         raise ValueError(f"no drafts of {drafter!r} are in this atlas, but of {', '.join(atlas.drafts) or 'none'}")
@@ -156,15 +150,14 @@ def drafts_of(recorded: Recorded, drafter: Drafter) -> Drafts:
 
 
 def publish(recorded: Recorded, drafters: Mapping[str, Drafter], path: str | Path) -> None:
-    """Writes a trace with its prompts, and the drafts of these drafters by name, to one compressed file: ranks of AHEAD
-    levels up to LAST, and probabilities by transition.
-    """
+    """Writes a trace with its prompts, and the drafts of drafters by name: ranks up to LAST of AHEAD levels."""
     full = recorded.trace
     small = replace(full, chances={},
                     ranks={name: np.minimum(ranks if ranks.ndim == 2 else ranks[:, :, :AHEAD], LAST)
                            for name, ranks in full.ranks.items()},
                     probs={name: probs for name, probs in full.probs.items() if probs.ndim == 2})
     drafts = {name: drafts_of(recorded, drafter) for name, drafter in drafters.items()}
-    trace.save(small, path, prompt_tokens=torch.cat(list(recorded.prompts)).numpy(),
-               prompt_lengths=np.array([len(ids) for ids in recorded.prompts]),
-               **{f"drafts.{part}.{name}": getattr(one, part) for name, one in drafts.items() for part in PARTS})
+    trace.save(small, path, {
+        "prompt_tokens": torch.cat(list(recorded.prompts)).numpy(),
+        "prompt_lengths": np.array([len(ids) for ids in recorded.prompts]),
+        **{f"drafts.{part}.{name}": getattr(one, part) for name, one in drafts.items() for part in PARTS}})

@@ -1,7 +1,6 @@
-"""Answers of a model behind an OpenAI-compatible server, collected as the lines of a log that `logs` reads.
+"""Answers of a model behind an OpenAI-compatible server, collected as a log that `logs` reads (package `openai`).
 
-An answer is kept as soon as it is there, so that a stopped collection resumes. The key is read from the environment by
-the client and is in no file. Needs the package `openai`.
+An answer is kept as soon as it is there, so that a stopped collection resumes. The key is in no file.
 """
 
 import json
@@ -14,28 +13,26 @@ from pathlib import Path
 from lib.lab import atomic_file, json_text, provenance
 
 KEY = "OPENAI_API_KEY"  # in the environment; servers that need none get a stand-in
-AT_ONCE = 8  # requests
-RETRIES = 6  # of a request that timed out or was refused for now, after waits that double
-SECONDS = 600.0  # for an answer
+AT_ONCE, RETRIES, SECONDS = 8, 6, 600.0  # requests; of one that was refused for now; for an answer
 LONGEST = 200  # characters of a server's error that are shown
 
 
 def request_of(model: str, prompt: Sequence[Mapping[str, str]] | str, *, new_tokens: int, temperature: float,
                seed: int) -> dict[str, object]:
-    """The body of a request to a served model: of a chat completion for messages, of a completion for a plain text."""
+    """The body of a request: of a chat completion for messages, of a completion for a plain text."""
     body = {"prompt": prompt} if isinstance(prompt, str) else {"messages": list(prompt)}
     return {"model": model, **body, "max_tokens": new_tokens, "temperature": temperature, "seed": seed}
 
 
 def collect(url: str, requests: Mapping[str, Mapping[str, object]], kinds: Mapping[str, str], folder: Path) -> Path:
-    """Sends the requests, by name, that have no answer yet, and returns the file of all answers, whose name holds a
-    digest of url and requests. ValueError has what the server refused; what was answered before is kept.
+    """Sends the requests, by name, that have no answer yet, and returns the file of all answers. ValueError where the
+    server gives none; earlier answers are kept.
     """
     try:
         import openai
     except ImportError:
-        raise ValueError("the package openai, which talks to servers, is not installed; install the one that "
-                         "requirements.txt names after `served:`") from None
+        raise ValueError("the package openai is not installed; install the one that requirements.txt names after "
+                         "`served:`") from None
     client = openai.OpenAI(base_url=url, api_key=os.environ.get(KEY) or "none", max_retries=RETRIES, timeout=SECONDS)
     path, answered = folder / f"answers-{provenance.digest([url, dict(requests)])[:12]}.jsonl", {}
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,9 +49,8 @@ def collect(url: str, requests: Mapping[str, Mapping[str, object]], kinds: Mappi
                 name = waiting[done]
                 line = {"id": name, "category": kinds[name], "request": requests[name], "response": done.result()}
                 file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")  # a whole line in one call
-        except BaseException:
+        finally:
             pool.shutdown(wait=False, cancel_futures=True)
-            raise
     return path
 
 
@@ -71,6 +67,5 @@ def _answer(client, url: str, request: Mapping[str, object]) -> dict[str, object
         return response.model_dump(exclude_none=True)
     except (openai.OpenAIError, ValueError, AttributeError) as error:  # the last two where the answer has no JSON
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]
-        raise ValueError(f"the server at {url} gave no answer of {request['model']!r} ({reason}); give the url up "
-                         f"to /v1 and the name that it serves, and set {KEY} if it needs a key; the same command goes "
-                         "on from there") from None
+        raise ValueError(f"the server at {url} gave no answer of {request['model']!r} ({reason}); give the url up to "
+                         f"/v1, the name that it serves, and {KEY} if it needs a key; then run again") from None

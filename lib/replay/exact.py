@@ -2,8 +2,7 @@
 
 Under greedy verification the accepted path follows the target's own continuation. So the rank of the target's next
 token among the drafter's candidates decides, position by position, whether the tree has that child. The same holds for
-top-k trees under naive sampling, on a trace sampled at that temperature. If the proposal depends on where the round
-started, each start has its own ranks, one for each depth; a deeper child is never accepted.
+top-k trees under naive sampling, on a trace sampled at that temperature.
 """
 
 from dataclasses import dataclass
@@ -48,16 +47,10 @@ def accepted_lengths(trace: Trace, tree: Tree, drafter: str | None = None) -> np
 
 def chained(all_starts: Walk) -> Walk:
     """Of the `rounds` of all starts those that follow one another, each after the bonus token of the one before."""
-    return all_starts.select(chain_of(all_starts.accepted, np.bincount(all_starts.rows)))
-
-
-def chain_of(accepted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """The starts of the chained rounds, as indices into accepted int64[R]; all rows step together. lengths: int64[N],
-    the number of starts of each row.
-    """
+    lengths = np.bincount(all_starts.rows)
     end = np.cumsum(lengths)
-    at, after, starts = end - lengths, np.arange(1, len(accepted) + 1) + accepted, []
-    while len(at := at[remaining := at < end]):
+    at, after, starts = end - lengths, np.arange(1, len(all_starts.rows) + 1) + all_starts.accepted, []
+    while len(at := at[remaining := at < end]):  # all rows step together
         starts.append(at)
         at, end = after[at], end[remaining]
-    return np.sort(np.concatenate(starts)) if starts else np.empty(0, dtype=np.int64)
+    return all_starts.select(np.sort(np.concatenate([*starts, np.empty(0, dtype=np.int64)])))

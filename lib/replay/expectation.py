@@ -1,14 +1,13 @@
-"""Expected acceptance of rules that sample their children, from recorded text: exact except for the sampled text.
+"""Expected acceptance of rules that sample their children, from recorded text, without sampling drafts.
 
 The output of a lossless rule has the target's distribution. So let c be the next token of the target's text, and A_j(x)
 the probability that the j-th drawn child is accepted and is token x: then A_j(c) / p(c) is the probability that c came
 from that child. Of a round that starts in the text c_1, c_2, ..., a rule that decides node by node accepts the node
 whose path has the draws j_1 .. j_d with probability A_j1(c_1) / p(c_1) ... A_jd(c_d) / p(c_d). `chances` computes these
-ratios while a trace is recorded; `survival` combines them for a tree, without sampling drafts.
+ratios while a trace is recorded; `survival` combines them for a tree.
 
-Conditions: the rule is lossless and decides node by node (block verification has a form of its own, traversal has
-none); the text was sampled from the target at the temperature by which both distributions are warped. The mean over
-texts is the expected accepted length, and intervals from resampling prompts are those of the text.
+The text was sampled from the target at the temperature by which both distributions are warped. Block verification has a
+form of its own, traversal has none.
 """
 
 from math import comb
@@ -27,15 +26,11 @@ from lib.verify.rules import k_seq_scale
 
 SAMPLES = 4  # samples of the rejected tokens at a position, for siblings that are drawn without replacement
 
-# ------------------------------------------------------------------------------------------- probabilities along a text
-
 
 def chances(p: Tensor, q: Tensor, tokens: Tensor, siblings: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """By "rule|k", float[S, k] for k = 1 .. `siblings` children: the probability that each text token came from each
-    child, in draw order. Without replacement only the largest k is kept, which serves the others.
-
-    p, q: float[S, V], the warped distributions of target and drafter. tokens: int64[S], the text. A token that is drawn
-    twice is the child of its first draw.
+    """By "rule|k", float[S, k] for k = 1 .. `siblings` children: the probability that each of the tokens int64[S] came
+    from each child, in draw order; p, q: the warped distributions float[S, V] of target and drafter. A token that is
+    drawn twice is the child of its first draw. Without replacement the largest k serves the others.
     """
     accepted = {}
     for k in range(1, siblings + 1):
@@ -46,10 +41,8 @@ def chances(p: Tensor, q: Tensor, tokens: Tensor, siblings: int, generator: torc
 
 
 def multi_step(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
-    """A_j(token) float[S, k] of SpecInfer's rule (Miao et al. 2024, Alg. 2), in closed form.
-
-    Its residuals do not depend on the rejected tokens: p_0 = p, p_(i+1) = norm (p_i - q)+. Trial i accepts x with
-    probability min(p_i, q)(x); an x that was rejected before can no longer be accepted.
+    """A_j(token) float[S, k] of SpecInfer's rule (Miao et al. 2024, Alg. 2), in closed form: p_0 = p, p_(i+1) =
+    norm (p_i - q)+; trial i accepts x with probability min(p_i, q)(x), and never an x that was rejected before.
     """
     proposed, rest, reach, trials = _at(q, tokens), p, torch.ones_like(p[:, 0]), []
     for _ in range(k):
@@ -129,9 +122,6 @@ def _without(q: Tensor, rejected: Tensor) -> Tensor:
     return torch.where(mass > 1e-20, remaining / mass.clamp_min(1e-30), uniform)
 
 
-# ------------------------------------------------------------------------------------------------------ a tree's rounds
-
-
 def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
     """float[N, L, D + 1]: the probability that a round that starts at a transition accepts at least d = 0 .. D tokens.
 
@@ -151,11 +141,9 @@ def survival(trace: Trace, tree: Tree, drafter: str, rule: str) -> np.ndarray:
 
 
 def block_survival(trace: Trace, length: int, drafter: str) -> np.ndarray:
-    """float[N, L, length + 1]: as `survival`, for a chain under block verification (Sun et al. 2024).
-
-    At least i tokens of a draft x_1 .. x_i are accepted with probability w_i = min(1, w_(i-1) p / q). From the text,
-    this is v_i = w_i prod q / p = min(v_(i-1), prod_(l <= i) q(c_l) / p(c_l)), v_0 = 1: a running minimum of products,
-    where deciding token by token gives a product of minima.
+    """float[N, L, length + 1]: as `survival`, for a chain under block verification (Sun et al. 2024), which accepts at
+    least i tokens of a draft with probability w_i = min(1, w_(i-1) p / q). Along the text, v_i = w_i prod q / p is
+    min(v_(i-1), prod_(l <= i) q(c_l) / p(c_l)), v_0 = 1: a running minimum of products.
     """
     inside = trace.tokens[:, 1:] >= 0
     ratio = inside * trace.probs[drafter].astype(float) / np.maximum(trace.target_probs, 1e-12)
@@ -172,7 +160,8 @@ def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
     starts = _chained_starts(survive) * (at < trace.starts(depths - 1)[:, None])
     accepted = starts * survive[..., 1:].sum(-1)
     return acceptance.tally(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width),
-                            (at >= trace.loops[:, None]).ravel(), rounds=starts.ravel(), accepted=accepted.ravel())
+                            (at >= trace.loops[:, None]).ravel(),
+                            {"rounds": starts.ravel(), "accepted": accepted.ravel()})
 
 
 def _chained_starts(survive: np.ndarray) -> np.ndarray:

@@ -1,6 +1,4 @@
-"""Live decoding in the rows of replay, for what replay cannot give exactly: rules for sampled children, and drafters
-with a memory.
-"""
+"""Live decoding in the rows of replay, for what replay cannot give exactly, such as rules for sampled children."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,4 +54,4 @@ def tally(generation: Generation, names: Sequence[str], kinds: Sequence[str]) ->
     rows, looped, drafted, accepted = np.array(
         [(record.row, record.position - 1 >= loops[record.row], record.drafted, record.accepted)
          for record in generation.rounds], dtype=np.int64).reshape(-1, 4).T
-    return acceptance.tally(names, kinds, rows, looped, drafted=drafted, accepted=accepted)
+    return acceptance.tally(names, kinds, rows, looped, {"drafted": drafted, "accepted": accepted})

@@ -37,9 +37,8 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class LoggedTexts(Texts):
-    """Logged answers as tokens, EOS included where it ended one.
-
-    known_by: BY_IDS or BY_TEXT. temperatures: those that the log has. refused: by place of the line the reason.
+    """Logged answers as tokens, EOS included where it ended one; known_by BY_IDS or BY_TEXT; temperatures: those that
+    the log has; refused: by line the reason.
     """
 
     BY_ROW = (*Texts.BY_ROW, "known_by")
@@ -50,12 +49,11 @@ class LoggedTexts(Texts):
 
 
 def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inputs: str | Path = "") -> LoggedTexts:
-    """The answers of a log as tokens of a tokenizer, in whose chat template they were asked for.
+    """The answers of a log as tokens of a tokenizer, in whose chat template they were asked for; those of one
+    conversation are named as its turns. inputs: the batch API's input file, for its output.
 
-    inputs: the batch API's input file, for its output. An answer that ended by itself gets a last token where its
-    tokens lack it: the one that the server names, else the chat template's end of a turn, else the first EOS token.
-    Answers of one conversation are named as its turns. FileNotFoundError without the file; ValueError where none can
-    be used, or more than MOST_REFUSED cannot.
+    An answer that ended by itself gets a last token where its tokens lack it: the one that the server names, else the
+    chat template's end of a turn, else the first EOS token. ValueError where more than MOST_REFUSED cannot be used.
     """
     requests, rows, refused, temperatures = {}, [], {}, set()
     usual_ends = [dialogue.end_of_turn(tokenizer), *([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)]
@@ -71,10 +69,10 @@ def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inpu
             name = str(row.get("custom_id", row.get("id", where.rpartition(" ")[2])))
             request, response = _bodies(row, requests, name)
             temperature = request.get("temperature", response.get("temperature"))
-            temperature = None if temperature is None else float(temperature)
+            logged = set() if temperature is None else {float(temperature)}
             rows.append((where, name, str(row.get("category", "logged")), _dialogue(request, response),
                          *_tokens(request, response, tokenizer, usual_ends)))
-            temperatures.add(temperature)
+            temperatures |= logged
         except ODD as error:
             form = "" if isinstance(error, Refused) else f"it has another form ({type(error).__name__}: {error})"
             refused[where] = form or str(error)
@@ -85,8 +83,7 @@ def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inpu
     places, names, kinds, dialogues, *texts, known_by = zip(*rows)
     count = Counter(names)
     names = [f"{name} ({where})" if count[name] > 1 else name for name, where in zip(names, places)]
-    return LoggedTexts(_named_by_turn(names, dialogues), kinds, *texts, known_by, tuple(sorted(temperatures - {None})),
-                       refused)
+    return LoggedTexts(_named_by_turn(names, dialogues), kinds, *texts, known_by, tuple(sorted(temperatures)), refused)
 
 
 def canonicalised(texts: LoggedTexts, tokenizer) -> LoggedTexts:
@@ -94,9 +91,6 @@ def canonicalised(texts: LoggedTexts, tokenizer) -> LoggedTexts:
     decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in texts.written]
     written = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in decoded]
     return replace(texts, written=tuple(ids or before for ids, before in zip(written, texts.written)))
-
-
-# ---------------------------------------------------------------------------------------------------------------- lines
 
 
 def lines(path: str | Path) -> Iterator[tuple[str, str]]:
@@ -151,9 +145,6 @@ def _named_by_turn(names: Sequence[str], dialogues: Sequence[tuple[str, ...]]) -
     return tuple(named)
 
 
-# --------------------------------------------------------------------------------------------------------------- tokens
-
-
 def _tokens(request: Mapping, response: Mapping, tokenizer,
             usual_ends: Sequence[int | None]) -> tuple[Tensor, list[int], bool, str]:
     """The prompt and the answer as tokens; whether the answer ended by itself; BY_IDS or BY_TEXT."""
@@ -180,8 +171,8 @@ def _tokens(request: Mapping, response: Mapping, tokenizer,
 
 
 def _of_request(request: Mapping, created: float | None, tokenizer) -> list[int]:
-    """The tokens of a dialogue in the chat template, with the request's arguments for it, at the day of the answer; or
-    of a completion's prompt, in which a server reads the texts of control tokens as such.
+    """The tokens of a dialogue in the chat template, at the day of the answer; or of a completion's prompt, in which a
+    server reads the texts of control tokens as such.
     """
     if "messages" in request:
         template = dict(request.get("chat_template_kwargs") or {})

@@ -11,9 +11,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lib.replay.trace import Trace
-from lib.trees.tree import Tree
+from lib.trees.tree import ROOT, Tree
 
-ROOT = 0
 MOST_RANK = 64  # ranks below it are offered to trees
 Path = tuple[int, ...]
 
@@ -91,16 +90,10 @@ def windows(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return flat.ravel(), index[:, :-1] if ranks.ndim == 2 else index[:, 0].reshape(rows, length)
 
 
-# ------------------------------------------------------------------------------------------------------- the best tree
-
-
 def most_frequent_paths(trace: Trace, budget: int, drafter: str | None = None, *,
                         most_depth: float = inf) -> list[tuple[Path, int]]:
-    """Up to `budget` rank paths of at most `most_depth` ranks, with the number of starts that match each, the most
-    frequent first.
-
-    Only starts before a loop count. Ties go to the shallower path, then to the better ranks. Paths that no start
-    matches and ranks from MOST_RANK on are left out.
+    """Up to `budget` rank paths of at most `most_depth` ranks below MOST_RANK, with the number of starts before a loop
+    that match each, the most frequent first; ties go to the shallower path, then to the better ranks.
     """
     trie, chosen = rank_paths(trace, drafter, before_loops=True), []
     frontier: list[tuple[int, int, Path, int]] = [(0, 0, (), ROOT)]
@@ -117,10 +110,8 @@ def frequent(trace: Trace, budget: int, drafter: str | None = None) -> Tree:
     """The tree of the `budget` most frequent rank paths; if the trace has fewer, chains of favourites fill it up.
 
     It is the best static tree where rounds start uniformly over the transitions: the mean accepted length is the sum of
-    the frequencies of its nodes' rank paths, and a child's is never above its parent's. The trees of all budgets are
-    nested. The gain is in sample, so it has to be judged on other prompts. Chained rounds weigh starts differently: on
-    the ranks 0, 0, 1, repeated, the trees {0, 0.0} and {0, 1} gain the same from uniform starts, but a chained round of
-    the first yields 3 tokens, of the second 2.
+    the frequencies of its nodes' rank paths, and a child's is never above its parent's. Chained rounds weigh starts
+    differently, and the gain is in sample, so that it has to be judged on other prompts.
     """
     paths = [path for path, _ in most_frequent_paths(trace, budget, drafter)]
     chosen = set(paths)

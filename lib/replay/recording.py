@@ -1,5 +1,5 @@
-"""Recording a trace, batch by batch: the target continues prompts, and its continuations are read, in one large
-teacher-forced forward pass of each model for each batch, which gives each token's rank and probability.
+"""Recording a trace, batch by batch: the target continues prompts, and one teacher-forced forward pass of each model
+gives each token's rank and probability.
 """
 
 import sys
@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from lib.attention.registration import check_attention, tree_forward
-from lib.decoding import loop
 from lib.decoding.checks import token_set, window_refusal
+from lib.decoding.loop import continuations
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.heads.files import NGRAMS, made_for
@@ -62,17 +62,15 @@ class Texts:
 def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *, names: Sequence[str],
            kinds: Sequence[str], max_new_tokens: int, beyond: int = DEEPEST + 1, temperature: float = 0.0,
            eos_token_id: int | Sequence[int] | None = None, seed: object = None, rows: int = 32,
-           labels: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0, parts: Path | None = None,
-           spread_by: object = None) -> Trace:
+           labels: Mapping[str, object] | None = None, ahead: int = AHEAD, siblings: int = 0,
+           parts: Path | None = None) -> Trace:
     """The target continues each prompt int64[T] by a root, `max_new_tokens` transitions at which rounds may start, and
     `beyond` further tokens, for a tree of so many levels and its bonus token; the result is read.
 
-    drafters, ahead, siblings: as for `read`. names, kinds: of each prompt. rows: prompts in one batch.
-    seed: of sampling, a plain value; each batch has a generator of its own. A temperature above 0 needs one.
-    parts: a folder for the finished batches of this recording alone; the undamaged ones that are there are taken.
-    spread_by: an object with `target` and `of_ranks` that other processes can make anew (see `Competitors`), so that
-        the run's workers record batches; None: this process records them.
-    ValueError where the window of the target or of a drafter is too small.
+    drafters, ahead, siblings: as for `read`; the run's workers record batches for `Competitors`, which they can make
+    anew. names, kinds: of each prompt. rows: prompts in one batch. seed: of sampling, a plain value; each batch has a
+    generator of its own. A temperature above 0 needs one. parts: a folder for the finished batches of this recording
+    alone; the undamaged ones that are there are taken. ValueError where a window is too small.
     """
     settings = max_new_tokens, beyond, temperature, eos_token_id, ahead, siblings, seed
     batches = {first: PromptSet(*(tuple(values[first : first + rows]) for values in (names, kinds, prompts)))
@@ -82,10 +80,12 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     for first, path in paths.items():
         with suppress(FileNotFoundError, ValueError):  # not recorded yet, or damaged
             traces[first] = trace.load(path)
-    missing = [batch for batch in batches.items() if batch[0] not in traces]
-    models = SimpleNamespace(target=target, of_ranks=drafters)
-    fresh = (cluster.spread(record_batch, missing, spread_by, *settings) if spread_by is not None else
-             (record_batch(batch, models, *settings) for batch in missing))
+    missing = [(first, batch) for first, batch in batches.items() if first not in traces]
+    if isinstance(drafters, Competitors):
+        fresh = cluster.spread(record_batch, missing, drafters, *settings)
+    else:
+        models = SimpleNamespace(target=target, of_ranks=drafters)
+        fresh = (record_batch(batch, models, *settings) for batch in missing)
     fresh = tqdm(fresh, parts and parts.name, len(batches), disable=not parts, initial=len(traces), mininterval=SECONDS,
                  file=sys.stdout, unit="batch")
     for made, (first, _) in zip(fresh, missing):
@@ -98,15 +98,11 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
 
 def record_batch(batch: tuple[int, PromptSet], models, max_new_tokens: int, beyond: int, temperature: float,
                  eos_token_id: int | Sequence[int] | None, ahead: int, siblings: int, seed: object) -> Trace:
-    """The part of a recording that one batch makes, a function of its arguments, so that any process may make it.
-
-    batch: the number of its first prompt among all, and its prompts. models: has `target` and `of_ranks`.
-    """
+    """The part of a recording of one batch: the number of its first prompt, and its prompts."""
     first, prompts = batch
     generator = None if seed is None else cluster.seeded(seed, first)
-    written = loop.continuations(
-        models.target, prompts.ids, rows=len(prompts.ids), max_new_tokens=1 + max_new_tokens + beyond,
-        temperature=temperature, generator=generator, eos_token_id=eos_token_id)
+    written = continuations(models.target, prompts.ids, rows=len(prompts.ids), temperature=temperature,
+                            max_new_tokens=1 + max_new_tokens + beyond, generator=generator, eos_token_id=eos_token_id)
     ended = [row[-1] in token_set(eos_token_id) for row in written]
     made = read(models.target, models.of_ranks, Texts(prompts.names, prompts.kinds, prompts.ids, written, ended),
                 temperature=temperature, ahead=ahead, siblings=siblings, generator=generator)
@@ -114,16 +110,12 @@ def record_batch(batch: tuple[int, PromptSet], models, max_new_tokens: int, beyo
                    loops=np.array([loop_start(row[: max_new_tokens + 1]) for row in written]))
 
 
-# --------------------------------------------------------------------------------------------- the drafters of a target
-
-
 class Competitors(dict):
-    """By name the drafters of pairs of one target whose rounds follow from a text, the first that of headlines: those
-    with ranks as `record` takes them, and others that read the text alone. Other processes make them anew.
+    """By name the drafters of pairs of one target whose rounds follow from a text, the first that of headlines.
 
     specs: as `drafters.make` takes them, "model" for the draft models of all pairs; empty: these, or for a target alone
-    those that read the text. longest: positions that the longest text with its deepest tree needs; drafters with a
-    shorter window are left out, and the reason is printed. ValueError for other drafters.
+    those that read the text. longest: positions of the longest text with its deepest tree; a drafter with a shorter
+    window is left out, and the reason is printed. ValueError for other drafters.
     """
 
     def __init__(self, pairs: Sequence, specs: Sequence[str] = (), longest: int = 0):
@@ -141,7 +133,7 @@ class Competitors(dict):
             raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one, such as {NGRAMS}")
 
     def _made(self, spec: str) -> object:
-        """The drafter of a spec, or its language model; n-grams of the text alone where no tables ship."""
+        """The drafter of a spec, or its language model; n-grams of the text where no tables ship."""
         if spec == NGRAMS and NGRAMS not in made_for(self.pairs[0].target_name):
             return NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
         drafter = make(spec, self.pairs[0])
@@ -155,14 +147,14 @@ class Competitors(dict):
 
     @property
     def of_ranks(self) -> dict[str, object]:
-        """Those whose ranks decide what is accepted of every tree, as `record` takes them; the others draft again."""
+        """Those whose ranks decide what is accepted of every tree; the others draft again."""
         return {name: drafter for name, drafter in self.items() if getattr(drafter, "reads_ahead", True)}
 
 
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
          deepest: int = 0) -> int | None:
-    """The tokens that a prompt may have so that replayed and live continuations fit the target's window, with the
-    deepest tree and 1 token past the limit; None without a window. deepest: levels of trees that are replayed.
+    """The tokens that a prompt may have so that replayed continuations with trees of `deepest` levels, and live ones,
+    fit the target's window; None without a window.
     """
     windows = [pair.window for pair in pairs if pair.window]
     live = max((named(shape).max_depth for shape in live_shapes), default=0)
@@ -174,22 +166,14 @@ def record_all(competitors: Competitors, prompts: PromptSet, choosing: Sequence[
     """The traces of the competitors' target, one per temperature: continuations of `tokens` tokens, each of which goes
     on for a tree of `deepest` levels past its last start.
 
-    choosing: the names of the prompts that trees are grown from (see `Recorded.halves`). folder: of recordings of the
-    same arguments alone, in which one that was stopped continues, and a finished one is read again.
+    choosing: names of the prompts that trees are grown from (see `Recorded.halves`). folder: as `parts` of `record`.
     """
-    pair, recordings = competitors.pairs[0], []
-    for temperature in temperatures:
-        part = f"{pair.target_name}.t{temperature:g}".replace("/", "_")
-        made = record(
-            pair.target, competitors.of_ranks, prompts.ids, names=prompts.names, kinds=prompts.kinds,
-            max_new_tokens=tokens, beyond=deepest + 1, ahead=deepest, temperature=temperature,
-            eos_token_id=pair.eos_token_ids, seed=seed, labels={"target": pair.target_name, "choosing": list(choosing)},
-            parts=folder / part, spread_by=competitors)
-        recordings.append(Recorded(made, prompts.ids))
-    return recordings
-
-
-# -------------------------------------------------------------------------------------------------------------- reading
+    pair, name = competitors.pairs[0], competitors.pairs[0].target_name
+    return [Recorded(record(
+        pair.target, competitors, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=tokens,
+        beyond=deepest + 1, ahead=deepest, temperature=temperature, eos_token_id=pair.eos_token_ids, seed=seed,
+        labels={"target": name, "choosing": list(choosing)},
+        parts=folder / f"{name}.t{temperature:g}".replace("/", "_")), prompts.ids) for temperature in temperatures]
 
 
 @torch.inference_mode()
@@ -198,19 +182,17 @@ def read(target, drafters: Mapping[str, object], texts: Texts, *, temperature: f
     """The trace of continuations that exist already, in which rounds may start at all transitions.
 
     target: the model that wrote them; None if it is not here, which leaves `target_probs` 0 and gives no `alpha`.
-    drafters: causal language models of the target's vocabulary with tree attention, whose proposal depends on the path
-        alone, or drafters with `read_ahead`, which read the target; ahead: how many tokens ahead.
-    siblings: the largest number of sampled children of a node for which `chances` are kept (see `expectation`), with a
-        temperature above 0 and a generator; 0 for none.
-    ValueError for a model without tree attention, or whose window is shorter than a text.
+    drafters: language models of the target's vocabulary with tree attention, or drafters with `read_ahead`, which reads
+    `ahead` tokens. siblings: the most sampled children of a node for which `chances` are kept (see `expectation`), with
+    a temperature and a generator. ValueError for a model without tree attention, or with too short a window.
     """
-    models = [model for model in (target, *drafters.values()) if model is not None and not isinstance(model, Drafter)]
-    for model in models:
-        check_attention(model)
     longest = max(map(len, texts.prompts)) + max(map(len, texts.written)) - 1  # the last token is not read
     for name, drafter in drafters.items():
         if reason := _refusal(drafter, longest):
             raise ValueError(f"{name}: {reason}")
+    models = [model for model in (target, *drafters.values()) if model is not None and not isinstance(model, Drafter)]
+    for model in models:
+        check_attention(model)
     vocabulary = max((model.config.get_text_config().vocab_size for model in models), default=1)
     rows = max(1, min(MOST_ROWS, MOST_PROBABILITIES // (max(map(len, texts.written)) * vocabulary)))
     numbers = range(len(texts.written))
@@ -226,10 +208,7 @@ def _refusal(model, longest: int) -> str:
 
 
 def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
-    """[S, V]: a model's logits at every transition of the rows, row by row.
-
-    Prompts that share a beginning are prefilled once, and only transitions pass through the output layer.
-    """
+    """[S, V]: a model's logits at every transition, row by row. Prompts that share a beginning are prefilled once."""
     cache = prefill(forward_pass(model, "layers"), prompts).cache
     block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
     logits = tree_forward(model, block, torch.arange(block.shape[1], device=block.device), None, cache).logits
@@ -253,16 +232,19 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
         array[inside] = values.cpu().numpy()
         return array
 
-    by_drafter = {"ranks": dict.fromkeys(drafters), "probs": dict.fromkeys(drafters), "alpha": {}, "chances": {}}
+    by_drafter = {"ranks": {}, "probs": {}, "alpha": {}, "chances": {}}
     target_probs = np.zeros(inside.shape, np.float32)
     if target is not None:
         logits = branched_logits(target, texts.prompts, texts.written)
         warped = warp(logits, temperature)
         shown = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
         target_probs = spread(shown.gather(1, following.to(shown.device)[:, None])[:, 0])
-    reading = {name: drafter for name, drafter in drafters.items() if isinstance(drafter, Drafter)}
+    once = target and _OncePerText(target)
+    whole = [torch.cat([prompt, torch.tensor(row)]) for prompt, row in zip(texts.prompts, texts.written)]
     for name, drafter in drafters.items():
-        if name in reading:
+        if isinstance(drafter, Drafter):
+            ranks, probs = drafter.read_ahead(once, whole, [*map(len, texts.prompts)], ahead)
+            by_drafter["ranks"][name], by_drafter["probs"][name] = ranks.cpu().numpy(), probs.cpu().numpy()
             continue
         scores = branched_logits(drafter, texts.prompts, texts.written)
         scores = scores if target is None else scores[:, : warped.shape[1]].to(warped.device)
@@ -275,34 +257,19 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
         if siblings:
             by_rule = chances(warped, proposal, token, siblings, generator)
             by_drafter["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
-    _read_ahead(reading, target, texts, ahead, by_drafter, inside.shape)
     loops = np.array([loop_start(row) for row in texts.written])
     return Trace(tokens, lengths, np.array(texts.ended), loops, target_probs, **by_drafter, prompts=tuple(texts.names),
                  kinds=tuple(texts.kinds), labels={"temperature": temperature})
 
 
 class _OncePerText:
-    """A target that runs once for the heads that read the same text."""
+    """A target that runs once for all heads that read the same text."""
 
     def __init__(self, target):
-        self.target, self.config, self.device = target, target.config, target.device
-        self.text, self.outputs = torch.empty(0), None
+        self.target, self.config, self.device, self.outputs = target, target.config, target.device, {}
 
     def __call__(self, text: Tensor, **options):
-        if not torch.equal(text, self.text):
-            self.text, self.outputs = text, self.target(text, **options)
-        return self.outputs
-
-
-def _read_ahead(drafters: Mapping[str, Drafter], target, texts: Texts, depth: int,
-                by_drafter: Mapping[str, dict[str, np.ndarray]], shape: tuple[int, int]) -> None:
-    """Adds ranks and probabilities [N, L, depth] of each drafter's `read_ahead`, text by text."""
-    target = target and _OncePerText(target)
-    for name in drafters:
-        by_drafter["ranks"][name] = np.full((*shape, depth), PADDING["ranks"], np.int32)
-        by_drafter["probs"][name] = np.zeros((*shape, depth), np.float32)
-    for row, (prompt, written) in enumerate(zip(texts.prompts, texts.written)):
-        text, count = torch.cat([prompt, torch.tensor(written)]), len(written) - 1
-        for name, drafter in drafters.items():
-            for kind, values in zip(("ranks", "probs"), drafter.read_ahead(target, [text], [len(prompt)], depth)):
-                by_drafter[kind][name][row, :count] = values[0, :count].cpu().numpy()
+        tokens = tuple(text[0].tolist())
+        if tokens not in self.outputs:
+            self.outputs[tokens] = self.target(text, **options)
+        return self.outputs[tokens]

@@ -2,10 +2,8 @@
 
 Ranks in a trace do not decide the trees of drafters that read the committed text alone (look-up, suffix automata), nor
 trees that grow by the drafter's probabilities on branches that the target did not take. But these drafts depend on the
-text alone, and under greedy verification (and naive sampling, on a trace sampled at that temperature) the accepted path
-follows the recorded tokens. So drafting again and walking the recorded tokens through the draft gives the rounds of
-live decoding: exactly for drafters without a model, and for models in float64; in float32 unless two candidates have
-equal reach up to rounding. Heads need the target's hidden states, for which one forward pass reads each text.
+text alone, so that walking the recorded tokens through them gives the rounds of live decoding (see `exact` for when);
+for models in float32 unless two candidates have almost equal reach.
 """
 
 import copy
@@ -31,19 +29,16 @@ MOST_ROWS = 32  # rows whose hidden states are in memory
 class SimulatedWalk(Walk):
     """Rounds whose trees differ: a `Walk` whose `nodes` are those of each round's own tree.
 
-    depth, draft_calls (levels forwarded for the tree; for heads, for its batch): int64[R]. open_end: bool[R], whether
-    the accepted path ends at a node with children.
+    depth, draft_calls (levels forwarded for the tree; for heads, for its batch): int64[R].
     """
 
     depth: np.ndarray
     draft_calls: np.ndarray
-    open_end: np.ndarray
 
 
 class Recorded:
-    """A trace, and the prompts int64[T] that its rows continue, in their order.
-
-    The hidden states of MOST_ROWS rows stay in memory until `forget`.
+    """A trace, and the prompts int64[T] that its rows continue. Hidden states of MOST_ROWS rows stay in memory until
+    `forget`.
     """
 
     def __init__(self, trace: Trace, prompts: Sequence[Tensor]):
@@ -78,19 +73,14 @@ class Recorded:
 def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32) -> SimulatedWalk:
     """The rounds that follow one another in each row, row by row (as `acceptance.rounds_of`).
 
-    drafter: as in live decoding, with its temperature; ValueError where the traits of its kind say LIVE. rows: the
-    number of rows that are decoded together.
+    drafter: as in live decoding, with its temperature; ValueError where it is not `replayable`. rows: those together.
     """
     if not replayable(drafter):
         raise ValueError(f"drafter is a {type(drafter).__name__}, whose rounds depend on more than the text and the "
                          "target; give a kind whose traits say how it is replayed, and decode with others live")
-    ends, walked = recorded.trace.ends, []
-    for row, start, draft, path, draft_calls in drafted(recorded, drafter, shape, rows=rows):
-        node, tree = path[-1] if path else ROOT, draft.tree
-        open_end = start + len(path) < ends[row] and bool(tree.children(node))
-        walked.append((row, start, len(path), node, tree.budget, tree.max_depth, draft_calls, open_end))
-    *columns, open_end = np.array(sorted(walked), dtype=np.int64).reshape(-1, 8).T
-    return SimulatedWalk(*columns, open_end.astype(bool))
+    walked = [(row, start, len(path), path[-1] if path else ROOT, draft.tree.budget, draft.tree.max_depth, draft_calls)
+              for row, start, draft, path, draft_calls in drafted(recorded, drafter, shape, rows=rows)]
+    return SimulatedWalk(*np.array(sorted(walked), dtype=np.int64).reshape(-1, 7).T)
 
 
 @torch.no_grad()

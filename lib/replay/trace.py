@@ -1,5 +1,4 @@
-"""The trace: what a target wrote, with each drafter's rank of every token; its file; and where its text begins to loop.
-"""
+"""The trace: what a target wrote, with each drafter's rank of every token; its file; where its text begins to loop."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -27,8 +26,7 @@ class Trace:
 
     tokens: int32[N, L + 1], -1 after a row's end. lengths: int64[N], the transitions before the length limit, at which
     rounds may start; the text goes on past it, so that it decides the last rounds to their ends. ended: bool[N],
-    whether EOS ended the text. loops: int64[N], the transition at which a row begins to repeat itself to the limit, or
-    its length.
+    whether EOS ended the text. loops: int64[N], the transition at which a row begins to loop, or its length.
     By transition, float[N, L], at the trace's temperature, and at temperature 1 for a greedy trace: `target_probs` of
     c_{i+1}; by drafter `ranks` (int32; -1 after the end) and `probs`, and `alpha` = sum min(p, q) of the warped
     distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary 3.6).
@@ -57,9 +55,9 @@ class Trace:
         return (self.tokens >= 0).sum(1) - 1
 
     def starts(self, depth: int) -> np.ndarray:
-        """int64[N]: of each row's transitions the first ones, at which rounds of a tree of this depth count: before the
-        limit, and unless EOS ended the text with start + depth + 1 <= end. The text decides these rounds to their ends;
-        leaving out only those that it cuts would be a bias, because long rounds are cut more often.
+        """int64[N]: how many of each row's transitions start a round of a tree of this depth that counts: those before
+        the limit, and unless EOS ended the text with start + depth + 1 <= end. Leaving out only the rounds that the end
+        cuts would be biased, because long rounds are cut more often.
         """
         return np.where(self.ended, self.lengths, np.minimum(self.lengths, np.maximum(self.ends - depth, 0)))
 
@@ -82,12 +80,9 @@ class Trace:
         """The trace of some rows, bool[N] or int64."""
         rows = np.arange(len(self.prompts))[rows]
         return replace(
-            self,
+            self, prompts=tuple(self.prompts[row] for row in rows), kinds=tuple(self.kinds[row] for row in rows),
             **{name: getattr(self, name)[rows] for name in BY_ROW},
-            **{name: {key: array[rows] for key, array in getattr(self, name).items()} for name in BY_DRAFTER},
-            prompts=tuple(self.prompts[row] for row in rows),
-            kinds=tuple(self.kinds[row] for row in rows),
-        )
+            **{name: {key: array[rows] for key, array in getattr(self, name).items()} for name in BY_DRAFTER})
 
 
 def join(parts: Sequence[Trace]) -> Trace:
@@ -101,21 +96,15 @@ def join(parts: Sequence[Trace]) -> Trace:
                    constant_values=PADDING.get(name, 0)) for array in arrays])
 
     return replace(
-        parts[0],
+        parts[0], prompts=sum((part.prompts for part in parts), ()), kinds=sum((part.kinds for part in parts), ()),
         **{name: stacked(name, [getattr(part, name) for part in parts]) for name in BY_ROW},
         **{name: {key: stacked(name, [getattr(part, name)[key] for part in parts]) for key in getattr(parts[0], name)}
-           for name in BY_DRAFTER},
-        prompts=tuple(name for part in parts for name in part.prompts),
-        kinds=tuple(kind for part in parts for kind in part.kinds),
-    )
+           for name in BY_DRAFTER})
 
 
-# ------------------------------------------------------------------------------------------------------------ its file
-
-
-def save(trace: Trace, path: str | Path, **more: np.ndarray) -> None:
+def save(trace: Trace, path: str | Path, more: Mapping[str, np.ndarray] | None = None) -> None:
     """Writes a trace, and further arrays, to one compressed .npz file: small integers and half precision."""
-    arrays = {name: getattr(trace, name) for name in BY_ROW} | more
+    arrays = {name: getattr(trace, name) for name in BY_ROW} | dict(more or {})
     arrays |= {f"{kind}.{name}": array for kind in BY_DRAFTER for name, array in getattr(trace, kind).items()}
     small = {name: array.astype(_smallest_type(array)) for name, array in arrays.items()}
     stream = BytesIO()
@@ -135,21 +124,14 @@ def load(path: str | Path) -> Trace:
     """Reads a trace that `save` wrote; probabilities are rounded to half precision. FileNotFoundError if there is no
     file; ValueError if it is damaged or holds something else.
     """
-    return load_with_more(path)[0]
-
-
-def load_with_more(path: str | Path) -> tuple[Trace, dict[str, np.ndarray]]:
-    """As `load`, with the further arrays of the file."""
     try:
         with np.load(path) as file:
-            arrays = dict(file)
-        names = {name: json.loads(str(arrays.pop(name))) for name in NAMES}
-        read = {name: arrays.pop(name).astype(INTEGERS.get(name, np.float32)) for name in BY_ROW}
-        for kind in BY_DRAFTER:
-            read[kind] = {name.split(".", 1)[1]: arrays.pop(name).astype(INTEGERS.get(kind, np.float32))
-                          for name in list(arrays) if name.startswith(f"{kind}.")}
-        return Trace(**read, labels=names["labels"], prompts=tuple(names["prompts"]),
-                     kinds=tuple(names["kinds"])), arrays
+            names = {name: json.loads(str(file[name])) for name in NAMES}
+            read = {name: file[name].astype(INTEGERS.get(name, np.float32)) for name in BY_ROW}
+            for kind in BY_DRAFTER:
+                read[kind] = {name.removeprefix(f"{kind}."): file[name].astype(INTEGERS.get(kind, np.float32))
+                              for name in file if name.startswith(f"{kind}.")}
+        return Trace(**read, labels=names["labels"], prompts=tuple(names["prompts"]), kinds=tuple(names["kinds"]))
     except FileNotFoundError:
         raise
     except Exception as error:  # whatever a damaged archive raises
@@ -157,14 +139,9 @@ def load_with_more(path: str | Path) -> tuple[Trace, dict[str, np.ndarray]]:
                          "delete it, and record the trace again") from None
 
 
-# ---------------------------------------------------------------------------------------------------------------- loops
-
-
 def loop_start(tokens: Sequence[int]) -> int:
     """The transition from which a continuation repeats a cycle of at most 40 tokens to its end, at least three times;
-    the number of transitions if it does not loop.
-
-    Small models loop in greedy continuation, and looped text increases every drafter's acceptance.
+    the number of transitions if it does not loop. Looped text increases every drafter's acceptance.
     """
     row = np.asarray(tokens)
     earliest = len(row)

@@ -11,7 +11,7 @@ from lib import replay
 from lib.lab import stats
 from lib.replay import acceptance
 from lib.tests.replay.test_replay import synthetic
-from lib.trees import Tree, named, shapes
+from lib.trees import named, shapes
 
 LABELS = {"target": "t", "temperature": 0.0}
 AGREES, DEPTH, LIMIT, ROWS = 0.7, 8, 48, 4000  # the drafter's favourite is the target's token so often, independently
@@ -72,17 +72,6 @@ def test_grown_trees_gain_the_most_on_what_they_were_grown_from():
     gained = {family: replay.accepted_lengths(made, acceptance.family_tree(family, 12, made, "d"), "d").mean()
               for family in ("optimal", "chain", "kary:2", "star")}
     assert max(gained, key=gained.get) == "optimal"
-
-
-def test_uniform_starts_tie_where_chained_rounds_do_not():
-    """Chained rounds weigh starts differently, so that most frequent rank paths are best for uniform starts alone."""
-    made = of_ranks(np.tile([0, 0, 1], 40)[None])
-    star, chain = Tree.from_choices([(0,), (1,)]), shapes.chain(2)
-    assert replay.accepted_lengths(made, star).sum() == pytest.approx(replay.accepted_lengths(made, chain).sum(), abs=1)
-    assert [replay.chained(replay.rounds(made, tree)).accepted.mean() for tree in (star, chain)] == [1, 2]
-
-
-# -------------------------------------------------------------------------------------------------- which rounds count
 
 
 def agreeing(beyond):

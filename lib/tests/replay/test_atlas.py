@@ -72,7 +72,7 @@ def test_a_rule_that_cannot_be_is_named(read, tmp_path):
         atlas.evaluate_rule(read, "nano", lambda candidates: [])
     with pytest.raises(ValueError, match="has tiny"):
         atlas.evaluate(read, "nano", shapes.chain(1))
-    with pytest.raises(FileNotFoundError, match="give a file of data/atlas"):
+    with pytest.raises(FileNotFoundError, match="give a file that notebook 2 published"):
         atlas.load(tmp_path / "none.npz")
     np.savez(tmp_path / "other.npz", a=np.zeros(1))
     with pytest.raises(ValueError, match="other.npz is no trace"):

@@ -7,12 +7,7 @@ import pytest
 import torch
 
 from lib import replay
-from lib.drafters.language_model import LanguageModelDrafter
-from lib.lab import stats
 from lib.replay import expectation
-from lib.replay import live
-from lib.tests import small_models
-from lib.tests.live import decode
 from lib.trees import Tree, named
 from lib.verify import warp
 from lib.verify import proof
@@ -90,29 +85,6 @@ def test_rounds_in_expectation_add_up():
         assert np.allclose(covered, 1)
         table = expectation.tally(made, survive)
         assert (table["accepted"] <= table["rounds"] * tree.max_depth + 1e-9).all()
-
-
-def test_live_decoding_finds_the_expected_length():
-    target = small_models.llama(0, hidden=16, layers=1)
-    model = small_models.related(target, 1, noise=0.3)
-    prompts, numbers = small_models.prompts(0, [5] * 60), [str(row) for row in range(60)]
-    names = {"names": numbers, "kinds": ["k"] * 60}
-    made = replay.record(
-        target, {"d": model}, prompts, **names, max_new_tokens=24, beyond=3, temperature=1.0, siblings=2,
-        seed=0,
-    )
-    for rule, proposal in (("multi_step", "iid"), ("without_replacement", "without_replacement")):
-        expected = expectation.tally(made, expectation.survival(made, named("kary:2,2"), "d", rule))
-        done = decode(
-            target, LanguageModelDrafter(model, proposal=proposal), prompts, rows=60, shape="kary:2,2", rule=rule,
-            temperature=1.0, max_new_tokens=25, seed=1,
-        )
-        drawn = live.tally(done, **names)
-        rng = np.random.default_rng(0)
-        ours, theirs = (stats.ratio(*(frame.groupby("prompt")[name].sum() for name in ("accepted", "rounds")), rng)
-                        for frame in (expected, drawn))
-        spread = (ours.high - ours.low + theirs.high - theirs.low) / 2
-        assert abs(ours.value - theirs.value) < 1.5 * spread, (rule, ours, theirs)
 
 
 def test_chances_are_shares_of_what_the_target_says():
