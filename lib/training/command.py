@@ -8,8 +8,8 @@ publish    copies trained models, heads and tables to data/models
 
 import argparse
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Sequence
 
 from lib.forward.load import load_pair
 from lib.models.registry import SMOLLM2
@@ -40,8 +40,7 @@ def main(arguments: Sequence[str]) -> None:
         elif options.command == "ngrams":
             own_text.count_ngrams(pair, options.folder)
         else:
-            for kind in options.kinds.split(","):
-                heads.make(pair, kind, options.folder, options.steps, options.temperature)
+            heads.make(pair, options.kinds.split(","), options.folder, options.steps, options.temperature)
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
 

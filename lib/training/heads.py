@@ -1,5 +1,6 @@
 """Heads and small draft models of a frozen target: `python -m lib training heads --target T --kinds K,...`."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,25 +28,27 @@ NANO_SIZES = {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 1
 EMBEDDED = 0.1  # root mean square of its first embeddings: well above one step of their optimiser
 
 
-def make(pair, kind: str, folder: Path, steps: int | None = None, temperature: float = 1.0) -> None:
-    """Trains a head, which drafts the target's most frequent tokens, or a draft model (NANO) on text that the target
+def make(pair, kinds: Sequence[str], folder: Path, steps: int | None = None, temperature: float = 1.0) -> None:
+    """Trains heads, which draft the target's most frequent tokens, or a draft model (NANO) on text that the target
     wrote, into folder/heads/TARGET/KIND or folder/TARGET/nano. ValueError for an unknown kind, and without such text.
     """
-    if kind not in (NANO, *heads.KINDS):
-        raise ValueError(f"the head's kind is {kind!r}; choose one of {', '.join([*heads.KINDS, NANO])}")
-    plan, name = NANO_PLAN if kind == NANO else PLAN, pair.target_name
-    plan = replace(plan, steps=plan.steps if steps is None else steps, temperature=temperature)
-    windows, held_out = own_text.lessons(pair, plan.length)
-    torch.manual_seed(plan.seed)
-    if kind == NANO:
-        model, into = student(pair.target), folder / name / kind
-        loop.train(model, pair.target, slice(None), windows, held_out, plan, into)
-        model.bfloat16().save_pretrained(into)
-    else:
-        frequent = vocabulary.most_frequent(own_text.load(name).values())[: vocabulary.REDUCED].sort().values
-        model, into = new(kind, pair.target, frequent), folder / "heads" / name / kind
-        loop.train(model, pair.target, frequent, windows, held_out, plan, into)
-        heads.save(model, into)
+    if unknown := {*kinds} - {NANO, *heads.KINDS}:
+        raise ValueError(f"there is no kind {min(unknown)!r}; choose among {', '.join([*heads.KINDS, NANO])}")
+    target, name = pair.target, pair.target_name
+    frequent = vocabulary.most_frequent(own_text.load(name).values())[: vocabulary.REDUCED].sort().values
+    for kind in kinds:
+        plan = NANO_PLAN if kind == NANO else PLAN
+        plan = replace(plan, steps=plan.steps if steps is None else steps, temperature=temperature)
+        windows, held_out = own_text.lessons(pair, plan.length)
+        torch.manual_seed(plan.seed)
+        if kind == NANO:
+            model, into = student(target), folder / name / kind
+            loop.train(model, target, slice(None), windows, held_out, plan, into)
+            model.bfloat16().save_pretrained(into)
+        else:
+            head, into = new(kind, target, frequent), folder / "heads" / name / kind
+            loop.train(head, target, frequent, windows, held_out, plan, into)
+            heads.save(head, into)
 
 
 def student(target) -> LlamaForCausalLM:

@@ -1,9 +1,9 @@
 """How a head or draft model learns the distribution of a frozen target, which decides acceptance."""
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Sequence
 
 import pandas as pd
 import torch

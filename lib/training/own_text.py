@@ -4,9 +4,9 @@ It continues the opening of a user's turn in its chat template (Xu et al. 2024, 
 temperature 1, and then answers it: half of the answers greedily, half at temperature 0.7.
 """
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Sequence
 
 import numpy as np
 import torch

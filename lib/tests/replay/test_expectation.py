@@ -9,7 +9,6 @@ import torch
 from lib import replay
 from lib.replay import expectation
 from lib.trees import Tree, named
-from lib.verify import warp
 from lib.verify import proof
 from lib.verify.proof import Logits
 
@@ -85,13 +84,3 @@ def test_rounds_in_expectation_add_up():
         assert np.allclose(covered, 1)
         table = expectation.tally(made, survive)
         assert (table["accepted"] <= table["rounds"] * tree.max_depth + 1e-9).all()
-
-
-def test_chances_are_shares_of_what_the_target_says():
-    generator = torch.Generator().manual_seed(0)
-    p, q = (warp(2 * torch.randn(40, 6, generator=generator, dtype=torch.float64), 1.0) for _ in range(2))
-    tokens = torch.multinomial(p, 1, generator=generator)[:, 0]
-    for name, values in expectation.chances(p, q, tokens, 4, generator).items():
-        assert (values >= 0).all() and (values.sum(-1) <= 1 + 1e-9).all(), name
-    same = expectation.chances(p, p, tokens, 2, generator)
-    assert torch.allclose(same["multi_step|2"].sum(-1), torch.ones(40, dtype=torch.float64))

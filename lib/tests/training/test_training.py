@@ -149,25 +149,21 @@ def test_the_schedule_decays_only_at_the_end():
 def test_a_stopped_run_resumes_at_its_checkpoint(kind, tmp_path, monkeypatch):
     """And its curve forgets the points past it."""
     monkeypatch.setattr(loop, "CURVE_STEPS", 1)
-    windows, held_out, evaluate = spaced(20, seed=1), spaced(3, seed=2), loop.evaluate
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0)
     (whole, drafted), (parts, _), (fresh, _) = made(kind), made(kind), made(kind)
-    filled(fresh)
+    windows, held_out, plan, save = spaced(20, seed=1), spaced(3, seed=2), replace(PLAN, steps=5), loop._save
 
-    def train(model, name):
-        loop.train(model, TARGET, drafted, windows, held_out, replace(PLAN, steps=5), tmp_path / name)
+    def save_until_three(path, step, *state):
+        if step == 4:
+            raise KeyboardInterrupt
+        save(path, step, *state)
 
-    def stopped(*arguments):
-        monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0 if len(calls) == 2 else 1e9)  # after step 3 alone
-        calls.append(None)
-        return evaluate(*arguments) if len(calls) < 5 else pytest.fail("stopped")
-
-    train(whole, "whole")
-    calls = []
-    monkeypatch.setattr(loop, "evaluate", stopped)
-    with pytest.raises(pytest.fail.Exception):
-        train(parts, "parts")
-    monkeypatch.setattr(loop, "evaluate", evaluate)
-    train(fresh, "parts")
+    loop.train(whole, TARGET, drafted, windows, held_out, plan, tmp_path / "whole")
+    monkeypatch.setattr(loop, "_save", save_until_three)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(parts, TARGET, drafted, windows, held_out, plan, tmp_path / "parts")
+    monkeypatch.setattr(loop, "_save", save)
+    loop.train(filled(fresh), TARGET, drafted, windows, held_out, plan, tmp_path / "parts")
     for expected, found in zip(whole.parameters(), fresh.parameters(), strict=True):
         torch.testing.assert_close(found, expected)
     one, other = (pd.read_csv(tmp_path / name / "curve.csv") for name in ("whole", "parts"))
@@ -215,9 +211,9 @@ def test_the_command_trains_resumes_saves_and_publishes(chat, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words, error", [
-    ("heads --target base", "target 'base' has no chat template"), ("heads --steps 0", "steps are 0"),
+    ("heads --target base", "target 'base' has no text of its own"), ("heads --steps 0", "steps are 0"),
     ("ngrams --target base", "target 'base' has no text of its own"), ("heads --target no", "pair 'no' is unknown"),
-    ("heads --temperature nan", "temperature is nan"), ("heads --kinds foo", "the head's kind is 'foo'"),
+    ("heads --temperature nan", "temperature is nan"), ("heads --kinds medusa,foo", "there is no kind 'foo'"),
     ("own_text --target base", "target 'base' has no chat template"), ("heads --device nosuch", "device 'nosuch' with"),
     ("heads --kinds nano --folder long", "less than 400 windows of 24; let it write more")])
 def test_a_command_that_cannot_work_ends_with_one_line(words, error, chat, tmp_path, monkeypatch, capsys):
