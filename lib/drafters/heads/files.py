@@ -8,7 +8,7 @@ dspark   as dflash with both settings at the top level, `markov_head.markov_w1` 
          That of this project has `place_embeddings`, and of `markov_w1` the rows of the tokens that it drafts.
 
 A head may have `embed_tokens` and `lm_head`, else the target's are used, and draft part of the vocabulary: d2t int64[K]
-(token = index + d2t[index]) and t2d bool[V].
+(token = index + d2t[index], ascending) and t2d bool[V].
 """
 
 import json
@@ -62,9 +62,8 @@ def save(head: nn.Module, folder: Path, dtype: torch.dtype = torch.bfloat16) -> 
     if tensors.pop("tokens", None) is not None:
         drafted = torch.zeros(config.vocab_size, dtype=torch.bool).index_fill_(0, tokens.cpu(), True)
         tensors |= {"d2t": tokens - torch.arange(len(tokens), device=tokens.device), "t2d": drafted}
-    features = config.feature_layers
-    block = {"target_layer_ids": [state - 1 for state in features],
-             "mask_token_id": getattr(config, "mask_token_id", None)}
+    features, mask = config.feature_layers, getattr(config, "mask_token_id", None)
+    block = {"target_layer_ids": [state - 1 for state in features], "mask_token_id": mask}
     settings = {name: value for name, value in config.to_diff_dict().items() if name not in INTERNAL}
     settings["model_type"] = "qwen3" if getattr(config, "qk_norm", False) else "llama"
     settings |= {"dtype": checks.dtype_name(dtype)} | {
@@ -89,8 +88,7 @@ def read(folder: Path) -> tuple[dict, dict[str, Tensor]]:
         for file in files:
             tensors |= load_file(file)
     except (OSError, ValueError, SafetensorError) as error:
-        reason = checks.first_line(error)
-        raise ValueError(f"{folder} lacks config.json, or has a broken file ({reason}); {AGAIN}") from error
+        raise ValueError(f"{folder} lacks config.json or is broken: {checks.first_line(error)}; {AGAIN}") from error
     if not isinstance(settings, dict) or not files:
         raise ValueError(f"{folder} has no safetensors, or no object in config.json; .bin and .pt files are pickles, "
                          "which can run code when they are read: take a repository or a revision with safetensors")
@@ -124,8 +122,7 @@ def _derived(settings: dict, tensors: dict[str, Tensor], target: LlamaConfig) ->
                    **settings, "medusa_num_heads": count, "medusa_num_layers": blocks, "num_hidden_layers": 1,
                    "feature_layers": [layers]}
     elif kind == "eagle3":  # config.json may count the target's layers
-        features = settings.get(FEATURES) or [2, layers // 2, layers - 3]
-        special = {"num_hidden_layers": 1, "feature_layers": features}
+        special = {"num_hidden_layers": 1, "feature_layers": settings.get(FEATURES) or [2, layers // 2, layers - 3]}
     else:
         special = {"feature_layers": [layer + 1 for layer in settings.get("target_layer_ids", ())]}
     return special | {
@@ -167,10 +164,9 @@ def _drafted(tensors: dict[str, Tensor], vocabulary: int) -> int | None:
     tokens = torch.arange(len(offsets)) + offsets
     if tokens.is_floating_point() or not (tokens.diff() > 0).all() or not 0 <= tokens[0] <= tokens[-1] < vocabulary:
         raise ValueError(f"its d2t names no tokens of the target's {vocabulary} in ascending order")
-    if len(tokens) == vocabulary:
-        return None
-    tensors["tokens"] = tokens
-    return len(tokens)
+    if len(tokens) < vocabulary:
+        tensors["tokens"] = tokens
+    return len(tokens) if len(tokens) < vocabulary else None
 
 
 def folder_of(target: str, kind: str) -> Path:

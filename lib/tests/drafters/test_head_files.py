@@ -62,8 +62,7 @@ LAYOUTS = {  # kind -> config.json, tensors, and what both say to `PlainHead`
 
 def write(folder, kind, changes=None, tensors=None, shards=1):
     folder.mkdir()
-    settings, layout_tensors, _ = LAYOUTS[kind]
-    tensors = layout_tensors if tensors is None else tensors
+    settings, tensors = LAYOUTS[kind][0], tensors or LAYOUTS[kind][1]
     (folder / "config.json").write_text(json.dumps(settings | (changes or {})))
     for shard in range(shards):
         save_file({name: tensors[name].contiguous() for name in sorted(tensors)[shard::shards]},
@@ -139,7 +138,6 @@ def test_a_draft_vocabulary_may_be_whole(maps, tmp_path):
     ("eagle3", {"rms_norm_eps": "x"}, "Field 'rms_norm_eps' expected float, got str"),
     ("eagle3", {"num_attention_heads": 0}, "by zero"),
     ("eagle3", {"hidden_act": "no such"}, "no such"),
-    ("eagle3", {"rope_scaling": {"type": "no such"}}, "no such"),
     ("eagle3", {"intermediate_size": 10**12}, "size mismatch for midlayer.mlp.gate_proj.weight"),
     ("eagle3", {"eagle_config": {IDS: ["1"]}}, r"reads the hidden states \['1'\]"),
     ("eagle3", {"eagle_config": {IDS: 1}}, "'int' object is not iterable"),
@@ -148,7 +146,6 @@ def test_a_draft_vocabulary_may_be_whole(maps, tmp_path):
     ("dflash", {"dflash_config": {"mask_token_id": 7}}, r"hidden states \[\]"),
     ("dflash", {"dflash_config": INNER | {"mask_token_id": V}}, "has mask_token_id 24, which is none of the 24"),
     ("dflash", {"dflash_config": INNER | {"target_layer_ids": [0, 6]}}, r"hidden states \[1, 7\], this target of 6"),
-    ("dflash", {"dflash_config": 3}, "unsupported operand"),
     ("dflash", {"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000, which must count"),
     ("dspark", {"block_size": 0}, "block_size 0, which must count"),
     ("dspark", {"markov_rank": None}, "markov_rank None, which must count"),
@@ -181,8 +178,8 @@ def test_nothing_is_unpickled_and_what_is_missing_is_named(tmp_path):
     weights, config = folder / "model-0.safetensors", folder / "config.json"
     for change, message in ((lambda: weights.rename(folder / "medusa_lm_head.pt"), "pickles, which can run code"),
                             (lambda: config.write_text("[]"), "no object in config.json"),
-                            (lambda: weights.write_bytes(b"no header"), "broken file"),
-                            (lambda: config.write_text("{half"), "broken file"),
+                            (lambda: weights.write_bytes(b"no header"), "or is broken"),
+                            (lambda: config.write_text("{half"), "or is broken"),
                             (config.unlink, "lacks config.json")):
         change()
         with pytest.raises(ValueError, match=message):
