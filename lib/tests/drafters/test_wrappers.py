@@ -21,7 +21,7 @@ from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.merged import MergedDrafter
 from lib.drafters.registry import make, parse
 from lib.drafters.text_drafters import LookupDrafter, SuffixAutomatonDrafter
-from lib.tests.drafters.made import MODEL, OTHER, PAIR, begin, continuations, decode, draws, go_on, made, texts_at_start
+from lib.tests.drafters.made import MODEL, OTHER, PAIR, begin, decode, draws, go_on, made, texts_at_start
 from lib.tests.drafters.test_language_model import SEEDS, assert_cache_is_a_fresh_prefill
 from lib.tests.plain_drafter import PlainDrafter
 from lib.tests.replay.test_replay import trees
@@ -154,13 +154,6 @@ def test_a_cut_keeps_the_choices_that_are_no_deeper(tree, depth):
     assert [(), *part.tree.choices()] == [choices[node] for node in part.token_list]
     assert sorted(part.tree.choices()) == sorted(choice for choice in tree.choices() if len(choice) <= depth)
     assert first_levels(tree, depth) is first_levels(tree, depth), "one object per shape"
-
-
-def test_an_adaptive_drafter_spends_fewer_forward_passes_where_little_is_accepted():
-    fixed, pays = LanguageModelDrafter(OTHER), make("adaptive:pays", PAIR)
-    for drafter in (fixed, pays):
-        assert decode(drafter, shape="chain:8").new_tokens == continuations()
-    assert pays.calls < fixed.calls
 
 
 # ------------------------------------------------------------------------------------- look-up, chains, merging, choice
