@@ -22,6 +22,7 @@ from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.heads.files import NGRAMS
+from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs
 from lib.lab import stats
 from lib.replay import acceptance, recording, simulated
@@ -186,7 +187,7 @@ def record(pair, competing: Sequence[Entrant], prompts, new_tokens: int, deepest
 
     prompts: with names, kinds, ids, as in `models.prompts.PromptSet`. deepest: levels of the deepest tree.
     """
-    read = {one.name: one.drafter if one.drafter.reads_ahead else one.drafter.model
+    read = {one.name: one.drafter.model if isinstance(one.drafter, LanguageModelDrafter) else one.drafter
             for one in competing if one.drafter.traits.replay == BY_RANKS}
     trace = recording.record(
         pair.target, read, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=new_tokens - 1,

@@ -65,11 +65,6 @@ class Drafter:
         traits = DRAFTERS[name_of(type(self))].traits
         return traits if getattr(self, "proposal", "top_k") == "top_k" else replace(traits, replay=LIVE)
 
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether `read_ahead` is defined, so that a trace can record the drafter."""
-        return type(self).read_ahead is not Drafter.read_ahead
-
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch of prompts int64[T] and forgets the last; the first `commit` brings each row's first root."""
         self.roots = [int(prompt[-1]) for prompt in prompts]

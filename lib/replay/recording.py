@@ -21,6 +21,7 @@ from lib.decoding.loop import continuations
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.filling import rank_of
 from lib.drafters.heads.files import NGRAMS, made_for
+from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, make
 from lib.drafters.text_drafters import NgramDrafter
 from lib.drafters.text_index import NgramTables
@@ -140,7 +141,7 @@ class Competitors(dict):
         if not simulated.replayable(drafter):
             raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its rounds; "
                              "notebook 5 decodes with it live")
-        return drafter.model if drafter.traits.replay == BY_RANKS and not drafter.reads_ahead else drafter
+        return drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
 
     def __reduce__(self):
         return Competitors, (self.pairs, self.specs, self.longest)
@@ -148,7 +149,8 @@ class Competitors(dict):
     @property
     def of_ranks(self) -> dict[str, object]:
         """Those whose ranks decide what is accepted of every tree; the others draft again."""
-        return {name: drafter for name, drafter in self.items() if getattr(drafter, "reads_ahead", True)}
+        return {name: drafter for name, drafter in self.items()
+                if not isinstance(drafter, Drafter) or drafter.traits.replay == BY_RANKS}
 
 
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],

@@ -36,8 +36,6 @@ PAIR = Pair("t/d", TARGET, DRAFTER, Tokenizer(), "t/1", "d")
 class Heads(Drafter):
     """A stand-in for drafters that propose several tokens ahead; ranks depend on the root and the depth."""
 
-    reads_ahead = True
-
     def read_ahead(self, target, texts, starts, depth):
         counts = [len(text) - 1 - start for text, start in zip(texts, starts)]
         ranks = torch.full((len(texts), max(1, *counts), depth), -1, dtype=torch.int32)
