@@ -1,8 +1,7 @@
 """Models by name with their plain weights, their prompts, and their key/value cache.
 
-Start at `load` (`load_pair`: target, draft model, tokenizer) and `registry` (the names); `lib.forward.load_pair` loads
-weights of fewer bits too. `checks` refuses pairs that cannot work, `gguf` converts GGUF files, `prompts` reads files of
-prompts, `dialogue` applies chat templates, `cache` holds keys and values of a tree.
+Start at `load` (`load_pair`; `lib.forward` has one for weights of fewer bits) and `registry` (the names). `checks`
+refuses pairs that cannot work, `gguf` converts GGUF files, `prompts` and `dialogue` make tokens.
 """
 
 from lib.models.checks import DTYPES, PairError

@@ -1,6 +1,4 @@
-"""Tokens of a dialogue in a chat template, from which alone control tokens come: a message that holds the text of one,
-such as "<|im_end|>", is refused.
-"""
+"""Tokens of a dialogue in a chat template; a message with the text of a control token ("<|im_end|>") is refused."""
 
 import json
 import re

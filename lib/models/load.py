@@ -26,16 +26,14 @@ Format = str | torch.dtype  # a number format, by its name or "auto", or as it i
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and a draft model (transformers models with tree attention) and their tokenizer. A target alone has None
-    as draft_model and "none" as drafter_name. name: as it was given, with folders by their own names.
-    """
+    """A target and a draft model (transformers models with tree attention) and their tokenizer."""
 
-    name: str
+    name: str  # as it was given, with folders by their own names
     target: object
-    draft_model: object
+    draft_model: object  # None for a target alone
     tokenizer: object
     target_name: str
-    drafter_name: str
+    drafter_name: str  # NO_MODEL for a target alone
     made_by: tuple[Callable, str, Format, str] | None = None  # a function and its arguments, which load it again
 
     def __reduce__(self):
@@ -88,16 +86,20 @@ def load_pairs(names: Sequence[str], dtype: Format | tuple[Format, Format] = che
     source_pairs = check_pairs(names, fetch=True)
     checks.check_memory({(source.name, number_format): num_parameters(source, config_of(source))
                          for pair in source_pairs for source, number_format in zip(pair, dtypes)}, device)
-    tokenizer, model = cache(_tokenizer), cache(lambda source, dtype, copy: _model(source, dtype, device))
-    model_pairs = [[model(source, dtypes[part], apart and part) for part, source in enumerate(pair)]
+    tokenizer_of, model_of = cache(_tokenizer), cache(lambda source, dtype, copy: _model(source, dtype, device))
+    model_pairs = [[model_of(source, dtypes[part], apart and part) for part, source in enumerate(pair)]
                    for pair in source_pairs]
-    _share_vocabularies(model_pairs)
+    for models in model_pairs * len(model_pairs):  # a model that several pairs share may shrink again
+        size = min(model.get_input_embeddings().num_embeddings for model in models)
+        for model in models:
+            if model.get_input_embeddings().num_embeddings > size:
+                model.resize_token_embeddings(size, mean_resizing=False)
     pairs = []
     for name, pair, models in zip(names, source_pairs, model_pairs):
         shown = name if name in PAIRS else "|".join(part.written if part.kind == HUB else part.name for part in pair)
         whole_name = name if name in PAIRS else "|".join(map(str, pair))
         target, drafter = (*models, None)[:2]
-        pairs.append(Pair(shown, target, drafter, tokenizer(pair[0]), pair[0].name,
+        pairs.append(Pair(shown, target, drafter, tokenizer_of(pair[0]), pair[0].name,
                           NO_MODEL if drafter is None else pair[1].name, (load_pair, whole_name, dtype, device)))
     return pairs
 
@@ -225,12 +227,3 @@ def num_parameters(name: Source | str, config) -> int:
     """The number of a model's parameters. PairError where its configuration makes no model here."""
     with checks.errors_of(name), torch.device("meta"):
         return AutoModelForCausalLM.from_config(config).num_parameters()
-
-
-def _share_vocabularies(pairs: Sequence[Sequence[object]]) -> None:
-    """Cuts each model to the smallest vocabulary among its partners; what the others have beyond it is padding."""
-    for pair in [*pairs] * len(pairs):  # a model that several pairs share may shrink again
-        size = min(model.get_input_embeddings().num_embeddings for model in pair)
-        for model in pair:
-            if model.get_input_embeddings().num_embeddings > size:
-                model.resize_token_embeddings(size, mean_resizing=False)

@@ -17,14 +17,12 @@ from lib.models.checks import PairError
 
 @dataclass(frozen=True)
 class Packaged:
-    """A model in packages, which are named as pip takes them. digest: the SHA-256 of a file whose pieces are in all but
-    the first; empty for a file in one piece. terms: the address of those that a user has to accept; empty for none.
-    """
+    """A model in packages."""
 
     name: str
-    packages: tuple[str, ...]
-    digest: str = ""
-    terms: str = ""
+    packages: tuple[str, ...]  # as pip takes them
+    digest: str = ""  # the SHA-256 of a file whose pieces are in all packages but the first; empty for one piece
+    terms: str = ""  # the address of those that a user has to accept; empty for none
 
     @property
     def install_command(self) -> str:

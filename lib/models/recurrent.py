@@ -51,9 +51,7 @@ class States(LinearAttentionLayer):
 
 
 def read_in_steps(model: nn.Module) -> None:
-    """Makes the layers of a model that have states read token after token once a `TreeCache` has states of them; other
-    caches are served as before. A second call changes nothing.
-    """
+    """Makes a model's layers with states read token after token once a `TreeCache` has states of them."""
     with _CHANGING:
         for module in model.modules():
             has_states = hasattr(module, "layer_idx") and _writes_states(type(module))

@@ -23,19 +23,14 @@ PAIRS: dict[str, tuple[str, ...]] = (
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from.
+    """Where a model comes from."""
 
-    kind: FOLDER, GGUF or RANDOM of this machine, or HUB. where: the folder, file or hub id. name: as
-    figures show it. written: the text that names it from any folder. revision: of a hub id, or of a size its number of
-    layers. gguf: the GGUF file of which the folder is the converted model.
-    """
-
-    kind: str
-    where: str
-    name: str = field(compare=False)
-    written: str = field(compare=False)
-    revision: str | None = None
-    gguf: str = ""
+    kind: str  # FOLDER, GGUF or RANDOM of this machine, or HUB
+    where: str  # the folder, file or hub id
+    name: str = field(compare=False)  # as figures show it
+    written: str = field(compare=False)  # the text that names it from any folder
+    revision: str | None = None  # of a hub id; of a size its number of layers
+    gguf: str = ""  # the GGUF file of which the folder is the converted model
 
     def __str__(self) -> str:
         return self.written
