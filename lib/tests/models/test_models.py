@@ -218,9 +218,8 @@ def test_a_hub_id_is_looked_up_where_the_hub_must_not_be_asked(monkeypatch, fold
     models.check_pairs([f"me/never-fetched|{folders['none']}"])
 
 
-def test_dtype_device_and_memory(monkeypatch, folders):
+def test_device_and_memory(monkeypatch, folders):
     pair = f"{folders['target']}|{folders['none']}"
-    assert "dtype is 'int3'; give one of float32" in refusal(pair, dtype="int3")
     assert "device 'warp' with dtype 'float32' cannot be used here" in refusal(pair, device="warp", dtype="float32")
     monkeypatch.setattr(checks, "free_memory", lambda device: 50_000)
     assert "the weights of target in float32 and none in float32 need 0.0 GiB, 0.0 GiB are free on cpu" in refusal(
