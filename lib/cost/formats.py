@@ -33,11 +33,12 @@ from lib.cost.round_cost import Curve
 from lib.cost.ways import Deadline
 from lib.decoding import loop
 from lib.drafters.controls import ExcerptDrafter
-from lib.forward.load import load_again
+from lib.forward.load import load_pairs
 from lib.forward.passes import release
 from lib.forward.packed import INT8, STORED
 from lib.lab import processor, stats
-from lib.models.checks import DTYPES, first_line
+from lib.models import registry
+from lib.models.checks import AUTO, DTYPES, first_line
 from lib.trees import shapes
 
 FORMATS, NONE = ("float32", "bfloat16", INT8, STORED), "none"
@@ -127,6 +128,18 @@ class Comparison:
         """The geometric mean over prompts of what these are the logs of."""
         mean = stats.of_repeats([[value] for value in values.dropna()], self.task.rng)
         return Interval(*(float(np.exp(end)) for end in (mean.value, mean.low, mean.high)))
+
+
+def load_again(pairs: Sequence, dtype: str | None = None) -> list:
+    """Loads pairs of one call of `load_pairs` once more, in another number format if one is given.
+
+    dtype: as there; for "stored", a draft model that is no GGUF file is loaded as "auto".
+    """
+    _, names, (dtype_before, *_), (device, *_) = zip(*(pair.made_by for pair in pairs))
+    drafters = [drafter for _, drafter in map(registry.sources, names) if drafter]
+    if dtype == STORED and not all(drafter.kind == registry.GGUF for drafter in drafters):
+        dtype = f"{STORED}|{AUTO}"
+    return load_pairs(names, dtype or dtype_before, device)
 
 
 def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = (), limits: Limits = Limits(),

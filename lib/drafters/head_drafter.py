@@ -42,7 +42,8 @@ class HeadDrafter(Drafter):
         """The drafter of the head in a folder; without one, of the head that ships for the pair's target."""
         kind = name_of(cls)
         folder = files.folder_of(pair.target_name, kind) if folder is None else folder
-        return cls(pair.target, files.load(kind, folder, pair.target), proposal=proposal, temperature=temperature)
+        head = pack(files.load(kind, folder, pair.target))
+        return cls(pair.target, head, proposal=proposal, temperature=temperature)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         """Begins a batch; the hidden states of the prompts int64[T] come with the first `commit`."""
@@ -65,8 +66,9 @@ class HeadDrafter(Drafter):
             self.output = forward_pass(self.target).output if layer is None else layer
         else:
             whole = self.target.get_output_embeddings()
-            self.output = rows_of(whole, tokens) if layer is None else layer
-            self.reduced = pack(ReducedOutput(self.output, tokens, whole.out_features))
+            rows = rows_of(whole, tokens) if layer is None else layer
+            self.reduced = pack(ReducedOutput(rows, tokens, whole.out_features))
+            self.output = self.reduced.rows
         self._renew_layers()
 
     def _renew_layers(self) -> None:

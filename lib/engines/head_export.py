@@ -23,7 +23,6 @@ def write(where: str | Path, target, into: Path) -> Path:
                          f"engines hand over different ones below {layers}, in ascending order; train the head anew "
                          "with `python -m lib training heads --kinds eagle3`")
     if head.lm_head is None:
-        output = target.get_output_embeddings()
-        head.lm_head = output if head.tokens is None else rows_of(output, head.tokens)
+        head.lm_head = rows_of(target.get_output_embeddings(), slice(None) if head.tokens is None else head.tokens)
     files.save(head, into, target.dtype)
     return into

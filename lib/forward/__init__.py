@@ -5,11 +5,11 @@
 
 Start at `passes` (`forward_pass`, which gives a model's forward pass by name; "auto" takes the faster one that the
 model and the machine allow). `native` holds the C++ implementation. `load` loads pairs in every number format:
-`packed` has layers over weights of 8 bits, and packs those of 16 bits for few rows; `stored` keeps a GGUF file's own
-blocks. `prefill` reads the prompts of a batch, `reduced` makes models that know some of their tokens alone.
+`packed` has layers over weights in the kernels' order, in 16 or 8 bits, `stored` keeps a GGUF file's own blocks.
+`prefill` reads the prompts of a batch, `reduced` makes models that know some of their tokens alone.
 """
 
-from lib.forward.load import load_again, load_pair, load_pairs, load_served
+from lib.forward.load import load_pair, load_pairs, load_served
 from lib.forward.passes import AUTO, NAMES, ForwardPass, forward_pass
 
-__all__ = ["AUTO", "NAMES", "ForwardPass", "forward_pass", "load_again", "load_pair", "load_pairs", "load_served"]
+__all__ = ["AUTO", "NAMES", "ForwardPass", "forward_pass", "load_pair", "load_pairs", "load_served"]

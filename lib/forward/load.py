@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from lib.forward.packed import INT8, KINDS, NONE, STORED, quantize_int8
+from lib.forward.packed import INT8, KINDS, NONE, STORED, pack, quantize_int8
+from lib.forward.passes import KINDS as SERVED
 from lib.models import checks, load, registry
 from lib.models.checks import AUTO, DTYPES, PairError, number_format
 from lib.models.load import Format, Pair, Served
@@ -68,35 +69,26 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, devi
     return served
 
 
-def load_again(pairs: Sequence[Pair], dtype: str | None = None) -> list[Pair]:
-    """Loads pairs of one call of `load_pairs` once more, in another number format if one is given.
-
-    dtype: as there; for "stored", a draft model that is no GGUF file is loaded as "auto".
-    """
-    _, names, (dtype_before, *_), (device, *_) = zip(*(pair.made_by for pair in pairs))
-    drafters = [drafter for _, drafter in map(registry.sources, names) if drafter]
-    if dtype == STORED and not all(drafter.kind == registry.GGUF for drafter in drafters):
-        dtype = f"{STORED}|{AUTO}"
-    return load_pairs(names, dtype or dtype_before, device)
-
-
 def _check_kind(source: registry.Source | None, kind: str) -> None:
     """PairError for a model that cannot have weights of this kind."""
-    if source is not None and kind != NONE and source.kind == registry.RANDOM:
-        raise PairError(f"{source} has random weights, and dtype is {kind!r}; take 'auto', or save the model to a "
-                        "folder and name that")
-    if source is not None and kind == STORED and source.kind != registry.GGUF:
+    if source and kind != NONE and source.kind == registry.RANDOM:
+        raise PairError(f"{source} has random weights, dtype is {kind!r}; take 'auto', or save it and name its folder")
+    if source and kind == STORED and source.kind != registry.GGUF:
         raise PairError(f"dtype is {kind!r}, but {source} is no GGUF file; take 'auto' or 'int8' for it, as in "
                         "dtype=\"stored|auto\"")
 
 
 def _quantise(model, kind: str) -> None:
-    """Gives a model weights of this kind, after its vocabulary was cut, which only whole weights can be."""
+    """Gives a model weights of this kind, after its vocabulary was cut, which only whole weights can be. Plain ones are
+    packed for models that run as "native".
+    """
     device = model.device
     if kind == INT8:
         quantize_int8(model)
-    if kind == STORED:
+    elif kind == STORED:
         from lib.forward.stored import take_weights  # which loads the package gguf
 
         take_weights(model, Path(model.gguf_file))
+    elif type(model).__name__ in SERVED:
+        pack(model)
     model.to(device)

@@ -1,25 +1,22 @@
-"""Decoder layers over the few nodes of a draft tree in one call of C++ (`forward.h`), with the model's own weights.
-Layers of Llama's kind, and of Gemma's 2 and 3: windows, capped scores, GELU, and norms of what a layer adds.
-
-`NativeBlocks.fill` drafts a whole static tree in one call (`fill.h`). Where a machine or a model cannot run them, the
-constructor raises `CannotServe`, and callers use the modules themselves.
+"""Decoder layers over the few nodes of a draft tree in one call of C++ (`forward.h`), with the model's own weights:
+layers of Llama's kind, and of Gemma's 2 and 3 (windows, capped scores, GELU, and norms of what a layer adds).
+`NativeBlocks.fill` drafts a whole static tree in one call (`fill.h`).
 """
 
 import ctypes
 import math
 from ctypes import c_float, c_int64, c_void_p
-from typing import Callable, Sequence
+from typing import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from lib.attention.masks import SharedMask
 from lib.attention.registration import FULL, SLIDING, window_of
-from lib.forward.packed import PackedEmbedding, PackedLinear, panels_of
+from lib.forward.packed import PackedEmbedding, PackedLinear
 from lib.kernels import build, products
 from lib.kernels.build import CannotServe
-from lib.kernels.panels import of_16_bits
-from lib.kernels.products import NAMES, Matrix, check_weights, fills_the_memory, matrix_of, start_of
+from lib.kernels.products import NAMES, Matrix, check_weights, matrix_of, start_of
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")  # their angles do not depend on the text's length
 ACTIVATIONS = {"SiLU": False, "SiLUActivation": False, "GELUTanh": True}  # torch's and transformers'; by tanh or not
@@ -33,11 +30,8 @@ def _fields(kind: type, names: str) -> list[tuple[str, type]]:
 class LayerStruct(ctypes.Structure):
     """The struct `Layer` of `forward.h`."""
 
-    _fields_ = [
-        *_fields(c_void_p, "input_norm query_norm key_norm middle_norm attended_norm widened_norm"),
-        *_fields(Matrix, "query key value output gate up down"),
-        *_fields(c_int64, "near"),
-    ]
+    _fields_ = [*_fields(c_void_p, "input_norm query_norm key_norm middle_norm attended_norm widened_norm"),
+                *_fields(Matrix, "query key value output gate up down"), *_fields(c_int64, "near")]
 
 
 class ViewStruct(ctypes.Structure):
@@ -86,37 +80,33 @@ class Levels:
                         _stride(mask, 2)) for slots, below, offsets, mask in self.tensors))
 
 
-def _check(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None,
-           embedding: nn.Module | None) -> None:
+def _check(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | None, embedding: nn.Module | None):
     """CannotServe, with the reason, for what `NativeBlocks` does not serve here."""
-    kinds = getattr(rotary, "rope_type", "default")
-    for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
-        if kind not in ROTATIONS:
-            raise CannotServe(f"its rotation {kind!r} depends on the text's length")
     linears = _linears(layers, output)
-    if unknown := {type(part).__name__ for part in linears if type(part) not in (nn.Linear, PackedLinear)}:
-        raise CannotServe(f"its projections are {', '.join(sorted(unknown))}")
-    if unknown := {type(layer.mlp.act_fn).__name__ for layer in layers} - {*ACTIVATIONS}:
-        raise CannotServe(f"its activation is {', '.join(sorted(unknown))}, neither silu nor gelu by tanh")
-    if len({_window(layer) for layer in layers} - {None}) > 1:
-        raise CannotServe("its layers see windows of several sizes")
-    if layers[0].self_attn.head_dim % 8:
-        raise CannotServe(f"its heads have {layers[0].self_attn.head_dim} numbers, no multiple of 8")
     norms = [norm for layer in layers for norm in _norms(layer).values() if norm is not None]
-    if not all(part.panels.takes(norms[0].weight.dtype) for part in linears if isinstance(part, PackedLinear)):
-        raise CannotServe("blocks of few bits are multiplied with float32 numbers alone")
-    for mlp in (layer.mlp for layer in layers):
-        gate, up = (isinstance(part, PackedLinear) and part.panels.form for part in (mlp.gate_proj, mlp.up_proj))
-        if gate != up:
-            raise CannotServe("gate and up have weights in different formats")
+    kinds = getattr(rotary, "rope_type", "default")
+    rotations = {*(kinds.values() if isinstance(kinds, dict) else [kinds])} - {*ROTATIONS}
+    unlike = {type(part).__name__ for part in linears if type(part) not in (nn.Linear, PackedLinear)}
+    activations = {type(layer.mlp.act_fn).__name__ for layer in layers} - {*ACTIVATIONS}
+    head_dim = layers[0].self_attn.head_dim
+    takes = all(part.panels.takes(norms[0].weight.dtype) for part in linears if isinstance(part, PackedLinear))
+    unserved = [
+        (rotations, f"its rotation {', '.join(sorted(rotations))} depends on the text's length"),
+        (unlike, f"its projections are {', '.join(sorted(unlike))}"),
+        (activations, f"its activation is {', '.join(sorted(activations))}, neither silu nor gelu by tanh"),
+        (len({_window(layer) for layer in layers} - {None}) > 1, "its layers see windows of several sizes"),
+        (head_dim % 8, f"its heads have {head_dim} numbers, no multiple of 8"),
+        (not takes, "blocks of few bits are multiplied with float32 numbers alone"),
+        (any(len({isinstance(part, PackedLinear) and part.panels.form for part in (mlp.gate_proj, mlp.up_proj)}) == 2
+             for mlp in (layer.mlp for layer in layers)), "gate and up have weights in different formats")]
+    if reason := next((reason for applies, reason in unserved if applies), None):
+        raise CannotServe(reason)
     check_weights([part.weight for part in (*linears, *norms, embedding)
                    if part is not None and not isinstance(part, PackedLinear | PackedEmbedding)])
 
 
 class Angles:
-    """Cosines and sines float32[P, d / 2] of a rotary embedding, of a kind of layers, by position; P doubles as texts
-    grow.
-    """
+    """Cosines and sines float32[P, d / 2] of a rotary embedding and kind of layers; P doubles as texts grow."""
 
     def __init__(self, rotary: nn.Module, kind: str = ""):
         self.kinds = [kind] if isinstance(getattr(rotary, "rope_type", None), dict) else []
@@ -133,21 +123,22 @@ class Angles:
 
 
 class NativeBlocks:
-    """Decoder layers of Llama's kind, their final norm and an output layer over a block after a cache's rows.
+    """Decoder layers, their final norm and an output layer over a block after a cache's rows.
 
     layers: modules of Llama's or Gemma's names; without an input_layernorm, attention reads the layer's input.
+    most_rows: beyond which PyTorch's operators are faster; packed layers have no such limit.
 
-    Weights that are numbers of 16 bits are held a second time, in panels, unless that fills the memory. Beyond
-    `most_rows` rows PyTorch's operators are faster. Several threads may call one object at a time. CannotServe for what
-    it does not serve.
+    Several threads may call one object at a time. CannotServe where a machine cannot run a model; callers then use the
+    modules themselves.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
-                 output: nn.Linear | None, embedding: nn.Embedding | None = None):
+                 output: nn.Module | None, embedding: nn.Module | None = None):
         _check(layers, rotary, output, embedding)
         self.modules = *layers, norm, output, embedding  # the structs hold addresses alone
         self.embedding, self.factors = embedding, []
-        self._take_panels(layers, output)
+        is_packed = all(isinstance(part, PackedLinear) for part in _linears(layers, output))
+        self.most_rows = math.inf if is_packed else products.MOST_ROWS
         attention, middle_norm = layers[0].self_attn, layers[0].post_attention_layernorm
         self.like = middle_norm.weight  # [hidden], in the dtype of all activations
         self.window = next(filter(None, map(_window, layers)), None)
@@ -169,23 +160,6 @@ class NativeBlocks:
             tanh=ACTIVATIONS[type(layers[0].mlp.act_fn).__name__],
             embedding_scale=float(getattr(embedding, "embed_scale", torch.ones(())).to(self.like.dtype)))
 
-    def _take_panels(self, layers: Sequence[nn.Module], output: nn.Module | None) -> None:
-        linears = _linears(layers, output)
-        self.panels = {part: panels_of(part) for part in linears}
-        plain = [part for part in linears if self.panels[part] is None]
-        if not fills_the_memory([part.weight for part in plain]):
-            self.panels |= {part: of_16_bits(part.weight) for part in plain}
-        for mlp in (layer.mlp for layer in layers):  # one product computes both
-            if len({panels and panels.form for panels in (self.panels[mlp.gate_proj], self.panels[mlp.up_proj])}) > 1:
-                self.panels[mlp.gate_proj] = self.panels[mlp.up_proj] = None
-        copies = [self.panels[part] for part in plain if self.panels[part] is not None]
-        self.copied_bytes = sum(part.nbytes for copy in copies for part in copy.tensors.values())
-        self.most_rows = products.MOST_ROWS if None in self.panels.values() else math.inf
-
-    def linear(self, layer: nn.Module) -> Callable[[Tensor], Tensor]:
-        """The output layer, or a projection, alone; see `products.linear`."""
-        return products.linear(getattr(layer, "weight", None), layer.bias, self.panels[layer], self.like.dtype)
-
     def _factor(self, norm: nn.Module | None) -> int | None:
         """The address of a norm's factors in float32."""
         if norm is None:
@@ -197,8 +171,7 @@ class NativeBlocks:
         """The weights of a linear layer or an embedding; the empty matrix for none."""
         if part is None:
             return Matrix()
-        panels = self.panels.get(part) or (part.panels if isinstance(part, PackedEmbedding) else None)
-        return matrix_of(getattr(part, "weight", None), getattr(part, "bias", None), panels)
+        return matrix_of(getattr(part, "weight", None), getattr(part, "bias", None), getattr(part, "panels", None))
 
     def __call__(self, inputs: Tensor, offsets: Tensor, cache, mask: SharedMask, keep: int | Tensor = 0,
                  all_states: bool = False, read: Tensor | None = None) -> tuple[Tensor, Tensor | None]:

@@ -1,14 +1,17 @@
 """Linear layers and embeddings over panels, the order in which products of few rows read weights fastest
-(`lib.kernels.panels`).
+(`lib.kernels.panels`). They stand in place of a model's own ones, so that no weight is held twice.
 
-`PackedLinear` and `PackedEmbedding` have weights of fewer bits in place of the model's own: int8 with a scale for each
-output (`quantize_int8`), or the blocks of a GGUF file (`stored`). Where the kernels do not run, a call converts the
-panels, which saves memory and no time. `pack` keeps the weights, and adds panels to a module's linear layers.
+Panels hold numbers of 16 bits (`pack`), int8 numbers with a scale for each output (`quantize_int8`), or the blocks of a
+GGUF file (`stored`). Where the kernels do not run, a call converts the panels, which saves memory and no time.
 """
+
+import math
+from typing import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from lib.kernels import build, panels, products
 from lib.kernels.build import served
@@ -40,13 +43,19 @@ class PackedLinear(_OverPanels):
         super().__init__(weights)
         self.dtype, self.bias = dtype, bias
         self.out_features, self.in_features = weights.shape
+        self.runs: dict[torch.dtype, Callable | None] = {}  # the kernels' product by the dtype of its inputs
 
     def forward(self, x: Tensor) -> Tensor:
-        weights = self.panels
-        if (x.device.type == "cpu" and weights.takes(x.dtype) and not x.requires_grad
-                and build.unavailable() is None):
-            return products.linear(None, self.bias, weights, x.dtype)(x)
-        return F.linear(x, weights.rows().to(x.dtype), self.bias)
+        if x.dtype not in self.runs:
+            is_served = x.device.type == "cpu" and self.panels.takes(x.dtype)
+            self.runs[x.dtype] = served(products.linear, None, self.bias, self.panels, x.dtype) if is_served else None
+        if (run := self.runs[x.dtype]) is not None and not x.requires_grad:
+            return run(x)
+        return F.linear(x, self.panels.rows().to(x.dtype), self.bias)
+
+    def _apply(self, function: Callable, recurse: bool = True) -> nn.Module:
+        self.runs = {}  # products read addresses, and the buffers move
+        return super()._apply(function, recurse)
 
 
 class PackedEmbedding(_OverPanels):
@@ -73,64 +82,49 @@ def int8(linear: nn.Linear) -> PackedLinear:
     return PackedLinear(panels.of_int8(*rounded(linear.weight)), linear.weight.dtype, linear.bias)
 
 
+def packed(linear: nn.Linear) -> "nn.Linear | PackedLinear":
+    """The layer over panels, where its weights are numbers of 16 bits that the kernels multiply; else the layer."""
+    weight = linear.weight
+    is_served = weight.dtype in products.NAMES and weight.device.type == "cpu" and build.unavailable() is None
+    weights = of_16_bits(weight) if is_served else None
+    return linear if weights is None else PackedLinear(weights, weight.dtype, linear.bias)
+
+
 def quantize_int8(model) -> None:
-    """Replaces all linear layers of a causal language model by int8 layers; an embedding that shares its output
-    layer's weight then shares the int8 numbers.
-    """
-    output, table = model.get_output_embeddings(), model.get_input_embeddings()
+    """Replaces all linear layers of a causal language model by int8 layers."""
+    _replace_linears(model, int8)
     model.quantised = INT8
-    tied = output is not None and output.weight is table.weight
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(parent, name, int8(child))
-    if tied:
-        model.set_input_embeddings(PackedEmbedding(
-            model.get_output_embeddings().panels, table.weight.dtype, getattr(table, "embed_scale", None)))
 
 
 def pack(module: nn.Module) -> nn.Module:
-    """Makes the linear layers of a module run packed where they can, until the module is moved or trained."""
-    for layer in module.modules():
-        if type(layer) is nn.Linear and (forward := served(_PackedForward, layer)) is not None:
-            layer.forward = forward
+    """Replaces the linear layers of a module that is not trained by packed ones where they can be, and returns it."""
+    return _replace_linears(module, packed)
+
+
+def _replace_linears(module: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
+    """An embedding that shares its output layer's weight then shares the panels."""
+    output = module.get_output_embeddings() if isinstance(module, PreTrainedModel) else None
+    is_tied = output is not None and output.weight is module.get_input_embeddings().weight
+    for parent in [part for part in module.modules() if type(part) is not nn.Linear]:  # so that replaced ones are freed
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:
+                setattr(parent, name, make(child))
+    if is_tied and isinstance(output := module.get_output_embeddings(), PackedLinear):
+        table = module.get_input_embeddings()
+        module.set_input_embeddings(
+            PackedEmbedding(output.panels, table.weight.dtype, getattr(table, "embed_scale", None)))
     return module
 
 
-def panels_of(layer: nn.Module) -> Panels | None:
-    """The panels of a `PackedLinear`, or those of 16 bits that `pack` made of a layer's present weight; else None."""
-    forward = vars(layer).get("forward")
-    if isinstance(layer, PackedLinear):
-        return layer.panels
-    return forward.panels if isinstance(forward, _PackedForward) and forward.is_current() else None
+def parameters_of(model: nn.Module) -> int:
+    """The number of a model's weights, those in panels included, shared ones once."""
+    plain = {weight.data_ptr(): weight.numel() for weight in model.parameters()}
+    in_panels = {part.numbers.data_ptr(): math.prod(part.layout["shape"])
+                 for part in model.modules() if isinstance(part, _OverPanels)}
+    return sum((plain | in_panels).values())
 
 
 def weights_of(module: nn.Module) -> tuple:
-    """The state of all parameters and buffers of a module."""
-    return tuple(map(_state_of, (*module.parameters(), *module.buffers())))
-
-
-def _state_of(weight: Tensor) -> tuple:
-    """What changes whenever a weight does: its address, its dtype, and how often it was written to."""
-    return weight.data_ptr(), weight.dtype, 0 if weight.is_inference() else weight._version
-
-
-class _PackedForward:
-    """A linear layer's forward over its weight, in panels of 16 bits where they hold it and fit the memory; the layer's
-    own with gradients, or once its weight changed. CannotServe as `products.check_weights`.
-    """
-
-    def __init__(self, layer: nn.Linear):
-        products.check_weights([layer.weight])
-        self.layer, self.made_of = layer, _state_of(layer.weight)
-        weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
-        self.panels = None if products.fills_the_memory([weight]) else of_16_bits(weight)
-        self.run = products.linear(weight, bias, self.panels)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or not self.is_current():
-            return F.linear(x, self.layer.weight, self.layer.bias)
-        return self.run(x)
-
-    def is_current(self) -> bool:
-        return self.made_of == _state_of(self.layer.weight)
+    """A module's parameters and buffers by address, dtype and number of writes: what changes whenever one does."""
+    return tuple((weight.data_ptr(), weight.dtype, 0 if weight.is_inference() else weight._version)
+                 for weight in (*module.parameters(), *module.buffers()))

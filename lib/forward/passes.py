@@ -16,6 +16,7 @@ from lib.attention.masks import SharedMask, causal
 from lib.attention.registration import SLIDING, layer_kinds, takes_chains, tree_forward
 from lib.forward.native import Levels, NativeBlocks
 from lib.forward.packed import weights_of
+from lib.kernels import products
 from lib.kernels.build import CannotServe
 from lib.lab import timing
 
@@ -23,6 +24,8 @@ KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3For
          "Gemma3ForCausalLM")
 LAYERS, NATIVE = NAMES = "layers", "native"
 AUTO = "auto"  # the faster one that the model and the machine allow
+_BLOCKS: WeakKeyDictionary[nn.Module, tuple[tuple, NativeBlocks]] = WeakKeyDictionary()  # with the weights' state
+_MAKING = threading.Lock()  # held by the thread that makes blocks
 
 
 class Output(NamedTuple):
@@ -33,7 +36,7 @@ class Output(NamedTuple):
 
 
 class ForwardPass:
-    """A model's forward pass over blocks of tree nodes, by the implementation `name`.
+    """A model's forward pass over blocks of tree nodes: through `blocks`, or without them through its layers.
 
     device: where tokens, depths and masks are best. output: the model's output layer for few rows, [..., H] ->
     [..., V], without gradients. Make it anew where weights may have changed.
@@ -41,9 +44,10 @@ class ForwardPass:
 
     def __init__(self, model, blocks: NativeBlocks | None = None):
         self.model, self.device = model, model.device  # which transformers takes its time to find
-        self.name, self.blocks, self.output = LAYERS, blocks, model.get_output_embeddings()
-        if blocks is not None:
-            self.name, self.output = NATIVE, blocks.linear(self.output)
+        self.name, self.blocks = NATIVE if blocks else LAYERS, blocks
+        self.output = model.get_output_embeddings()
+        if blocks and type(self.output) is nn.Linear:
+            self.output = products.linear(self.output.weight, self.output.bias)
 
     def __call__(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None, cache, *,
                  logits_to_keep: int | Tensor = 0, output_hidden_states: bool = False):
@@ -65,38 +69,29 @@ class ForwardPass:
     @property
     def reads_blocks(self) -> bool:
         """Whether it is best on a long text block by block: in the kernels, and where layers mask what a token sees."""
-        if self.blocks is not None:
+        if self.blocks:
             return self.blocks.most_rows == math.inf
         return SLIDING in layer_kinds(self.model.config) and not takes_chains(self.model.config)
 
     @property
     def fills(self) -> bool:
+        """Whether `fill` serves the model."""
         return self.blocks is not None and SLIDING not in layer_kinds(self.model.config)
 
     def fill(self, tokens: Tensor, depth: Tensor, tree_mask: Tensor, cache, levels: Levels, choices: int,
              names: Tensor | None = None) -> Tensor:
         """As `NativeBlocks.fill`, with a mask; where `fills`, for a cache that is not empty."""
-        with timing.forward():
-            return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices, names)
-
-
-_BLOCKS: WeakKeyDictionary[nn.Module, tuple[tuple, NativeBlocks]] = WeakKeyDictionary()  # with the weights' state
-_MAKING = threading.Lock()  # held by the thread that makes blocks
+        return self.blocks.fill(tokens, depth, cache, SharedMask(tree_mask), levels, choices, names)
 
 
 def forward_pass(model, name: str = AUTO) -> ForwardPass:
     """A model's forward pass by the implementation of this name of `NAMES`; "auto" takes "native" where the machine and
-    the model allow it, else "layers".
-
-    What it holds beside the weights is made once, and again when they change. ValueError where the model cannot run so,
-    or for another name.
+    the model allow it, else "layers". ValueError where the model cannot run so, or for another name.
     """
     if name not in (*NAMES, AUTO):
         raise ValueError(f"forward is {name!r}; choose one of {', '.join(NAMES)}, or {AUTO!r} for the fastest")
-    if name == LAYERS:
-        return ForwardPass(model)
     try:
-        return ForwardPass(model, native_blocks(model))
+        return ForwardPass(model, None if name == LAYERS else native_blocks(model))
     except CannotServe as reason:
         if name == NATIVE:
             raise ValueError(f"{type(model).__name__} cannot run as {name!r}: {reason}; leave `forward` out") from None

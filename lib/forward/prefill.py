@@ -31,48 +31,40 @@ def prefill(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool = Fal
     # A state belongs to the end of one text, and takes no padding.
     least = 1 if takes_chains(run.model.config) else ALIKE
     order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-    caches, logits, states = [], [], []
-    for group in alike([len(texts[i]) for i in order], least):
-        lengths = torch.tensor([len(texts[i]) for i in order[group]])
-        tokens = pad_sequence([texts[i] for i in order[group]], batch_first=True).to(run.device)
-        last, column = torch.unique(lengths - 1, return_inverse=True)
-        caches.append(TreeCache())
-        after, layers = read(run, tokens, caches[-1], last, hidden_states)
-        caches[-1].set_lengths(lengths)
-        logits.append(after[torch.arange(len(lengths)), column])
-        states.append(layers)
-    cache, in_order, back = caches[0], order == [*range(len(texts))], torch.tensor(order).argsort()
-    cache.join(caches[1:])
-    if not in_order:
-        cache.select(back)
-    layers = tuple(groups[0] if in_order and len(groups) == 1 else
-                   pad_sequence([row for rows in groups for row in rows], batch_first=True)[back]
-                   for groups in zip(*states))
-    after_texts = torch.cat(logits)[back]
-    if after_texts.isnan().any():
-        name = run.model.name_or_path or type(run.model).__name__
-        raise ValueError(f"model {name!r} gives NaN after the prompt, so its weights hold NaN or overflow in "
-                         f"{after_texts.dtype}; load other weights, or another dtype")
-    return Prefilled(cache, after_texts, layers)
+    groups = [_read(run, [texts[i] for i in order[group]], hidden_states)
+              for group in alike([len(texts[i]) for i in order], least)]
+    cache, back = groups[0].cache, torch.tensor(order).argsort()
+    cache.join([group.cache for group in groups[1:]])
+    if order == sorted(order) and len(groups) == 1:
+        return groups[0]
+    cache.select(back)
+    layers = tuple(pad_sequence([row for rows in layer for row in rows], batch_first=True)[back]
+                   for layer in zip(*(group.hidden_states for group in groups)))
+    return Prefilled(cache, torch.cat([group.logits for group in groups])[back], layers)
 
 
-def read(run: ForwardPass, tokens: Tensor, cache: TreeCache, keep: Tensor,
-         hidden_states: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Fills an empty cache with tokens int64[B, T]: logits [B, K, V] after the ascending positions keep int64[K], and
-    hidden states [B, T, H] per layer.
-    """
+def _read(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool) -> Prefilled:
+    """Texts side by side, in one block or several."""
+    lengths, tokens = torch.tensor(list(map(len, texts))), pad_sequence(texts, batch_first=True).to(run.device)
+    last, column = torch.unique(lengths - 1, return_inverse=True)
     size = max(1, BLOCK // len(tokens)) if run.reads_blocks else tokens.shape[1]
-    logits, states = [], []
+    cache, logits, states = TreeCache(), [], []
     for start in range(0, tokens.shape[1], size):
         block = tokens[:, start : start + size]
         depth, end = torch.arange(block.shape[1], device=tokens.device), start + block.shape[1]
-        inside = keep[(keep >= start) & (keep < end)] - start
+        inside = last[(last >= start) & (last < end)] - start
         out = run(block, depth, None, cache, logits_to_keep=inside.to(tokens.device),
                   output_hidden_states=hidden_states)
         cache.set_lengths(torch.full([len(tokens)], end))
         logits.append(out.logits)
         states.append(out.hidden_states if hidden_states else ())
-    return torch.cat(logits, dim=1), tuple(torch.cat(layer, dim=1) for layer in zip(*states))
+    cache.set_lengths(lengths)
+    after = torch.cat(logits, dim=1)[torch.arange(len(texts)), column]
+    if after.isnan().any():
+        name = run.model.name_or_path or type(run.model).__name__
+        raise ValueError(f"model {name!r} gives NaN after the prompt, so its weights hold NaN or overflow in "
+                         f"{after.dtype}; load other weights, or another dtype")
+    return Prefilled(cache, after, tuple(torch.cat(layer, dim=1) for layer in zip(*states)))
 
 
 def alike(lengths: Sequence[int], least: float = ALIKE) -> list[slice]:

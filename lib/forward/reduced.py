@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from lib.forward.packed import PackedLinear
+from lib.forward.packed import PackedLinear, packed
 
 
 class ReducedOutput(nn.Module):
@@ -35,37 +35,37 @@ def reduced(model, tokens: Tensor):
     Later changes of the model's output layer do not reach it. ValueError for tokens that the model does not have, or
     that occur twice, and for a model whose output layer is not a linear layer of its own.
     """
-    output, distinct = _linear(model), torch.as_tensor(tokens, dtype=torch.long).unique().to(model.device)
+    output, distinct = _linear(model), tokens.long().unique().to(model.device)
     inside = 0 < len(distinct) and 0 <= distinct[0] and distinct[-1] < output.out_features
     if tokens.dim() != 1 or len(distinct) != len(tokens) or not inside:
         raise ValueError(f"tokens has shape {tuple(tokens.shape)} with {len(distinct)} distinct ones; give one or more "
                          f"of 0 to {output.out_features - 1}, each once")
-    whole = ReducedOutput(rows_of(output, distinct), distinct, output.out_features)
+    whole = ReducedOutput(packed(rows_of(output, distinct)), distinct, output.out_features)
     vars(whole)["narrow"] = _with_output(model, whole.rows)  # no submodule, since it contains the rows
     return _with_output(model, whole)
 
 
 def first_tokens(model, count: int):
-    """A causal language model of the first `count` tokens, without the padding of its vocabulary; the model itself
-    where it has no more. All weights are shared.
+    """A causal language model of the first `count` tokens, without the padding of its vocabulary, with shared weights;
+    the model itself where it has no more.
     """
-    output = model.get_output_embeddings()
-    return model if output.out_features <= count else _with_output(model, rows_of(_linear(model), slice(count)))
+    if model.get_output_embeddings().out_features <= count:
+        return model
+    output = _linear(model)
+    rows = rows_of(output, slice(count))
+    return _with_output(model, packed(rows) if isinstance(output, PackedLinear) else rows)
 
 
 def narrow(model) -> tuple[object, ReducedOutput | None]:
-    """A reduced model with logits [..., K] of its tokens alone, and its output layer; another model itself, and None.
-
-    It is the same object in every call, so that the kernels of its forward pass are made once.
+    """A reduced model with logits [..., K] of its tokens alone, always the same object, and its output layer; another
+    model itself, and None.
     """
     output = model.get_output_embeddings()
     return (output.narrow, output) if isinstance(output, ReducedOutput) else (model, None)
 
 
 def rows_of(output: nn.Linear | PackedLinear, tokens: Tensor | slice) -> nn.Linear:
-    """A linear layer of these rows: a copy, in the number format of the activations; for a slice of a linear layer a
-    view.
-    """
+    """A linear layer of these rows, in the activations' number format: a copy; for a slice of a linear layer a view."""
     if isinstance(output, PackedLinear):
         outputs = torch.arange(output.out_features, device=output.numbers.device)[tokens]
         weight = output.panels.rows(outputs).to(output.dtype)

@@ -22,14 +22,17 @@ def take_weights(model, path: Path) -> None:
     metadata, tensors = gguf.read(path)
     is_tied, vocabulary = model.config.tie_word_embeddings, model.get_input_embeddings().num_embeddings
     for tensor in gguf.parameters(path, metadata, tensors, model):
-        part, _, kind = tensor.name.rpartition(".")
-        if model.get_submodule(part) in (model.get_input_embeddings(), model.get_output_embeddings()):
+        name, _, kind = tensor.name.rpartition(".")
+        module = model.get_submodule(name)
+        if module in (model.get_input_embeddings(), model.get_output_embeddings()):
             tensor = tensor._replace(data=tensor.data[:vocabulary])  # which may have been cut to its partner's
-        if tensor.data.ndim == 1:
-            values = torch.from_numpy(gguf.dequantised(tensor))
-            setattr(model.get_submodule(part), kind, nn.Parameter(values, requires_grad=False))
+        weights = _packed(path, tensor)
+        if isinstance(weights, Tensor):
+            setattr(module, kind, nn.Parameter(weights, requires_grad=False))
+        elif isinstance(module, nn.Embedding):
+            model.set_submodule(name, PackedEmbedding(weights, torch.float32, getattr(module, "embed_scale", None)))
         else:
-            _replace(model, part, _packed(path, tensor))
+            model.set_submodule(name, PackedLinear(weights, torch.float32, module.bias))
     if is_tied:
         table = model.get_input_embeddings()
         if isinstance(table, PackedEmbedding):
@@ -39,21 +42,8 @@ def take_weights(model, path: Path) -> None:
     model.quantised = STORED
 
 
-def _replace(model, name: str, weights: panels.Panels | Tensor) -> None:
-    """Puts weights into a linear layer or an embedding."""
-    parent, _, child = name.rpartition(".")
-    module = model.get_submodule(name)
-    if isinstance(weights, Tensor):
-        module.weight = nn.Parameter(weights, requires_grad=False)
-    elif isinstance(module, nn.Embedding):
-        packed = PackedEmbedding(weights, torch.float32, getattr(module, "embed_scale", None))
-        setattr(model.get_submodule(parent), child, packed)
-    else:
-        setattr(model.get_submodule(parent), child, PackedLinear(weights, torch.float32, module.bias))
-
-
 def _packed(path: Path, tensor: ReaderTensor) -> panels.Panels | Tensor:
-    """A matrix in panels; float32 numbers that 16 bits do not hold stay as they are."""
+    """A matrix in panels; vectors, and float32 numbers that 16 bits do not hold, stay as they are."""
     if tensor.tensor_type.name in gguf_blocks.TYPES:
         *parts, bits = gguf_blocks.unpacked(tensor)
         return panels.of_blocks(*(None if part is None else torch.from_numpy(part) for part in parts), bits)
@@ -61,4 +51,4 @@ def _packed(path: Path, tensor: ReaderTensor) -> panels.Panels | Tensor:
         raise PairError(f"{path}: {tensor.name} is of the type {tensor.tensor_type.name}, whose blocks are not read as "
                         f"they are stored; take another dtype, or take the model as {', '.join(gguf_blocks.TYPES)}")
     weight = torch.from_numpy(gguf.dequantised(tensor))
-    return panels.of_16_bits(weight) or weight
+    return weight if weight.ndim == 1 else panels.of_16_bits(weight) or weight

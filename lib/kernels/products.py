@@ -14,10 +14,8 @@ from torch import Tensor
 from lib.kernels import build
 from lib.kernels.build import CannotServe
 from lib.kernels.panels import Panels, of_16_bits
-from lib.lab.processor import free_memory
 
 MOST_ROWS = 512  # of weights that are in no panels; PyTorch's products are faster beyond
-MOST_COPIED = 0.25  # most of the free memory that a second copy of weights may take
 MUCH = 0.95  # of the time in float32, which is more exact: bfloat16 is taken where it needs less
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -92,11 +90,6 @@ def matrix_of(weight: Tensor | None, bias: Tensor | None = None, panels: Panels 
     addresses = map(start_of, (weight, bias, panels.numbers, panels.scale, panels.block_scale, panels.block_offset))
     short = panels.block_scale is not None and panels.block_scale.dtype == torch.float16
     return Matrix(*addresses, *panels.shape, panels.group, panels.kind, short)
-
-
-def fills_the_memory(weights: Sequence[Tensor]) -> bool:
-    """Whether copies of the weights in 16 bits take too much of the free memory."""
-    return bool(weights) and 2 * sum(map(Tensor.numel, weights)) > MOST_COPIED * free_memory(weights[0].device)
 
 
 def start_of(tensor: Tensor | None) -> int | None:

@@ -19,6 +19,7 @@ from lib.drafters.drafter import Drafter, TextDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, FOLDER, kinds_for
 from lib.forward.load import load_pairs
+from lib.forward.packed import parameters_of
 from lib.forward.reduced import first_tokens
 from lib.lab import cluster
 from lib.lab.chapter import Store
@@ -148,7 +149,7 @@ def models(pairs: Sequence) -> pd.DataFrame:
     rows = []
     for name, model in by_name.items():
         sizes = model.config.get_text_config()
-        rows.append({"model": name, "parameters": model.num_parameters(), "layers": sizes.num_hidden_layers,
+        rows.append({"model": name, "parameters": parameters_of(model), "layers": sizes.num_hidden_layers,
                      "hidden": sizes.hidden_size, "vocabulary": sizes.vocab_size,
                      "dtype": str(model.dtype).removeprefix("torch.")})
     return pd.DataFrame(rows)

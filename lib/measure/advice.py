@@ -23,6 +23,7 @@ from lib.drafters.adaptive import tokens_of_chains
 from lib.drafters.heads.files import made_for
 from lib.drafters.registry import parse
 from lib.forward.load import dtypes_of, load_pair, load_pairs
+from lib.forward.packed import parameters_of
 from lib.lab import processor, provenance, stats, tables
 from lib.lab.chapter import Store
 from lib.measure import sources
@@ -58,7 +59,7 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequen
     loaded = load_pairs(pairs, dtype=dtype, device=device)
     loaded = [pair for pair in loaded if pair.target_name == loaded[0].target_name]
     first, others = loaded[0], of_runs(elsewhere, loaded[0].target_name)
-    windows, parameters = [pair.window for pair in loaded if pair.window], first.target.num_parameters()
+    windows, parameters = [pair.window for pair in loaded if pair.window], parameters_of(first.target)
     longest = min(windows) - new_tokens - most_depth - 1 if windows else None
     texts = load_prompts(prompts, first.tokenizer, limit=longest, first=choose_prompts + judge_prompts)
     choosing, judging = texts.split(choose_prompts, judge_prompts)

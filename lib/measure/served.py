@@ -20,6 +20,7 @@ from lib.drafters.registry import DRAFTERS, make, parse
 from lib.engines.driver import EngineError
 from lib.engines.served import Server
 from lib.forward.load import load_served
+from lib.forward.packed import parameters_of
 from lib.lab import provenance, stats
 from lib.lab.chapter import Store
 from lib.models import dialogue
@@ -165,7 +166,7 @@ def prices(costs: str, target: Served, batches: Sequence[int], most: int) -> dic
         except PairError as error:
             raise PairError(f"{error}; without its parameters, give costs as a table that lib/cost/measure_served.py "
                             "writes where it is served") from None
-        sizes = {"": 1.0} | {name: float(model.num_parameters()) for name, model in target.drafters.items()}
+        sizes = {"": 1.0} | {name: float(parameters_of(model)) for name, model in target.drafters.items()}
         by_name = {name: from_logs.computed(costs, parameters, size, batches, most)
                    for name, size in sizes.items()}
         return {batch: {name: by_batch[batch] for name, by_batch in by_name.items()} for batch in batches}

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.forward.load import load_pair
+from lib import forward, models
 from lib.models.registry import SMOLLM2
 from lib.training import heads, own_text
 
@@ -34,10 +34,10 @@ def main(arguments: Sequence[str]) -> None:
     if options.command == "publish":
         return publish(options.folder, Path("data/models"))
     try:
-        pair = load_pair(options.target, "auto" if options.command == "own_text" else "float32", options.device)
         if options.command == "own_text":
-            own_text.write(pair, options.tokens)
-        elif options.command == "ngrams":
+            return own_text.write(forward.load_pair(options.target, "auto", options.device), options.tokens)
+        pair = models.load_pair(options.target, "float32", options.device)  # training reads whole weights
+        if options.command == "ngrams":
             own_text.count_ngrams(pair, options.folder)
         else:
             heads.make(pair, options.kinds.split(","), options.folder, options.steps, options.temperature)

@@ -24,7 +24,6 @@ from transformers import LlamaConfig
 
 from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.drafters.heads.marginals import BlockHead, MedusaHeads
-from lib.forward.packed import pack
 from lib.lab import json_text
 from lib.models import checks
 
@@ -53,7 +52,7 @@ def load(kind: str, folder: str | Path, target) -> nn.Module:
         reason = " ".join(str(error).split())
         raise ValueError(f"{folder} holds no {kind} head for this target: {reason}; {AGAIN}") from error
     head.name_or_path = str(folder)
-    return pack(head.to(device=target.device, dtype=target.dtype).eval())
+    return head.to(device=target.device, dtype=target.dtype).eval()
 
 
 def save(head: nn.Module, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.forward.native import Levels, NativeBlocks
 from lib.kernels import build
-from lib.kernels.products import NAMES, check_weights, start_of
+from lib.kernels.products import NAMES, start_of
 from lib.models.cache import TreeCache
 
 
@@ -25,7 +25,6 @@ class HeadFill(NativeBlocks):
 
     def __init__(self, head: Eagle3Head, output: nn.Module, embedding: nn.Module):
         layer = head.midlayer
-        check_weights([head.fc.weight, layer.mlp.up_proj.weight])
         super().__init__([layer], layer.self_attn.rotary, head.norm, output, embedding)
         self.fusion = Fusion(*map(start_of, (layer.input_layernorm.weight, layer.hidden_norm.weight)),
                              head.normed_residual)

@@ -17,13 +17,12 @@ from lib.cost import formats, quality, recommendation, ways
 from lib.cost.candidates import Limits
 from lib.cost.recommendation import PLAIN, RECOMMENDED, Interval
 from lib.decoding import loop
-from lib.forward.load import load_again
 from lib.forward.packed import quantize_int8
 from lib.forward.passes import forward_pass, release
 from lib.lab import processor
-from lib.forward import load_pair
+from lib.forward import load_pair, load_pairs
 from lib.models import checks
-from lib.tests import small_models
+from lib.tests import small_models, tiny_gguf
 from lib.tests.cost import test_recommendation as plainly
 
 SPEEDS = {"float64": 1.0, "float32": 0.8, "bfloat16": 3.0, "int8": 0.4}  # seconds of a round, over the reference's
@@ -198,8 +197,18 @@ def test_released_models_and_their_copies_hold_no_weights():
     release(pair.target)
     gc.collect()
     assert not [own() for own in held if own() is not None] and pair.target.device.type == "meta"
-    assert load_again([pair], "int8")[0].target.quantised == "int8"
-    assert load_again([pair])[0].dtype == "float32"
+    assert formats.load_again([pair], "int8")[0].target.quantised == "int8"
+    assert formats.load_again([pair])[0].dtype == "float32"
+
+
+def test_pairs_are_loaded_again_in_their_own_and_in_another_format(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pairs = load_pairs(["base/tiny", "base"], "float32|bfloat16")
+    assert [pair.dtype for pair in formats.load_again(pairs[1:])] == ["float32"]
+    assert [pair.dtype for pair in formats.load_again(pairs, "int8")] == ["int8", "int8"]
+    file = tiny_gguf.write(tmp_path / "tiny.gguf")
+    pair = load_pair(f"{file}|{file}", "float32")
+    assert formats.load_again([pair], "stored")[0].dtype == "stored"
 
 
 # -------------------------------------------------------------------------------------------------------------- quality

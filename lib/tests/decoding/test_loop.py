@@ -246,7 +246,7 @@ def decisions(drafter, shape, rule):
 @pytest.mark.parametrize("kind", ["model", *small_heads.DRAFTERS])
 def test_a_rule_gets_the_probabilities_that_it_compares_with(kind, shape):
     """Children are the best of their row; other rules do not pay for probabilities."""
-    drafter = make(kind, PAIR, **({} if kind == "model" else {"folder": small_heads.folder(kind, DEEPER)}))
+    drafter = make(kind, PAIR, {} if kind == "model" else {"folder": small_heads.folder(kind, DEEPER)})
     edges = [(draft, node, children) for _, draft, _ in decisions(drafter, shape, "conservative")[0]
              for node in range(draft.tree.size) if (children := sorted(draft.tree.children(node)))]
     assert edges

@@ -12,14 +12,14 @@ from lib.decoding import generate
 from lib.drafters import make
 from lib.forward import load_pair
 from lib.forward.native import Angles
-from lib.forward.passes import LAYERS, NATIVE, forward_pass
+from lib.forward.passes import LAYERS, NATIVE
 from lib.kernels import build
 from lib.lab.processor import one_thread
 from lib.models import packages
 from lib.tests import small_heads, small_models
 
 THREADS = 4
-NATIVE_RUNS = build.unavailable() is None
+needs_kernels = pytest.mark.skipif(build.unavailable() is not None, reason="the kernels do not run here")
 
 
 def at_once(function):
@@ -40,38 +40,27 @@ def pair():
     return load_pair("base/small" if packages.SMOLLM2.file() is None else "smollm2-135m/nano")
 
 
-@pytest.mark.parametrize("forward", [
-    pytest.param(NATIVE, marks=pytest.mark.skipif(not NATIVE_RUNS, reason="the kernels do not run here")), LAYERS])
+@pytest.mark.parametrize("forward", [pytest.param(NATIVE, marks=needs_kernels), LAYERS])
 @pytest.mark.parametrize("spec, shape", [("none", "chain:0"), ("model", "kary:2@6"), ("eagle3", "kary:2@6")])
 def test_a_text_is_that_of_one_thread(pair, spec, shape, forward, monkeypatch):
     """Each thread has a drafter and a prompt of its own length; the thread that comes first makes the kernels."""
     options = {"folder": small_heads.folder(spec, pair.target)} if spec == "eagle3" else {}
-    vocabulary = pair.target.config.vocab_size
 
     def text(thread: int) -> list[int]:
-        prompt, = small_models.prompts(thread, (5 + 4 * thread,), vocabulary)
-        done = generate(pair.target, make(spec, pair, options), prompt[None], shape=shape, forward=forward,
-                        max_new_tokens=16 if forward == NATIVE else 3)
-        return done.new_tokens[0]
+        prompt, = small_models.prompts(thread, (5 + 4 * thread,), pair.target.config.vocab_size)
+        return generate(pair.target, make(spec, pair, options), prompt[None], shape=shape, forward=forward,
+                        max_new_tokens=16 if forward == NATIVE else 3).new_tokens[0]
 
     monkeypatch.setattr("lib.forward.passes._BLOCKS", WeakKeyDictionary())
     together = at_once(text)
     assert together == [text(thread) for thread in range(THREADS)]
 
 
-@pytest.mark.skipif(not NATIVE_RUNS, reason="the kernels do not run here")
-def test_kernels_are_made_once():
-    model = small_models.llama(0, dtype=torch.float32)
-    blocks = at_once(lambda thread: forward_pass(model, NATIVE).blocks)
-    assert all(block is blocks[0] for block in blocks)
-
-
 def test_tables_of_angles_stay_as_they_were_when_longer_ones_replace_them():
     angles = Angles(small_models.llama(0).model.rotary_emb)
-    first = angles.up_to(10)
-    longer = angles.up_to(2000)
-    assert len(longer[0]) >= 2000 and len(first[0]) < 2000
+    first, longer = angles.up_to(10), angles.up_to(2000)
     for short, long in zip(first, longer):
+        assert len(short) < 2000 <= len(long)
         torch.testing.assert_close(short, long[: len(short)])
 
 
