@@ -30,7 +30,6 @@ NOT_OPTIONS = {"avx512_bf16", "asimd", "bf16"}  # flags that are no -m option of
 OPTIONS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-w")
 HERE = Path(__file__).parent
 SOURCES = tuple(sorted(HERE.glob("*.cpp")))
-log = logging.getLogger(__name__)
 
 
 class CannotServe(ValueError):
@@ -60,7 +59,6 @@ def unavailable(*sources: Path) -> str | None:
         library(*sources)
     except CannotServe as reason:
         return str(reason)
-    return None
 
 
 def library(*sources: Path) -> ctypes.CDLL:
@@ -92,15 +90,14 @@ def compiler() -> str:
 
 
 def _built(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
-    folders = sorted({HERE, *(path.parent for path in sources)})
-    headers = [path for folder in folders for path in sorted(folder.glob("*.h"))]
+    headers = sorted(path for folder in {HERE, *(path.parent for path in sources)} for path in folder.glob("*.h"))
     text = b"".join(path.read_bytes() for path in (*sources, *headers)) + repr((OPTIONS, chosen, compiler())).encode()
     made_of = hashlib.sha256(text).hexdigest()[:16]
     cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "draft_trees"
     cache_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     target = cache_folder / f"{sources[0].stem}-{made_of}.so"
     if not target.exists():
-        log.info("compiling %s; this takes some seconds, once", sources[0].name)
+        logging.getLogger(__name__).info("compiling %s; this takes some seconds, once", sources[0].name)
         with tempfile.TemporaryDirectory(dir=cache_folder) as folder, ThreadPoolExecutor() as pool:
             made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
             parts = [f"{made}.{source.stem}.o" for source in sources]

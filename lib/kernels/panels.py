@@ -1,7 +1,4 @@
-"""Weights in panels of 16 outputs, the order in which products of few rows read them fastest (`panel_rows.h`).
-
-A panel holds numbers of 16 bits, int8 numbers, or blocks of 4 or 8 bits with a scale and an offset each.
-"""
+"""Weights in panels of 16 outputs, the order in which products of few rows read them fastest (`panel_rows.h`)."""
 
 from dataclasses import dataclass
 

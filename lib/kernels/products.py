@@ -5,7 +5,7 @@ from contextlib import suppress
 from ctypes import c_int64, c_void_p
 from functools import cache, partial
 from pathlib import Path
-from typing import Sequence
+from typing import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -57,8 +57,7 @@ def faster_in_bfloat16() -> bool:
     return faster
 
 
-def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = None,
-           dtype: torch.dtype = torch.float32):
+def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = None, dtype=torch.float32) -> Callable:
     """x [..., in] -> x W^T + b [..., out] without gradients. CannotServe as `check_weights`.
 
     panels: the weights in panels, which are then read instead; all products are theirs where `weight` is None, for x of

@@ -30,7 +30,7 @@ FAULTS = (
     Fault("trees/tree.py", "depth[node] = depth[self.parents[node]] + 1", "depth[node] = depth[node - 1] + 1", "trees"),
     Fault("trees/tree.py", "(parents >= np.arange(len(parents)))", "(parents > np.arange(len(parents)))", "trees"),
     Fault("trees/tree.py", "rank.append(choice[-1])", "rank.append(choice[0])", "trees"),
-    Fault("trees/shapes.py", "missing = budget + 1 - len(parents)", "missing = budget - len(parents)", "trees"),
+    Fault("trees/shapes.py", "missing = budget + 1 - len(parents)", "missing = budget + 2 - len(parents)", "trees"),
     Fault("trees/shapes.py", "acceptance[branch - 1] * below[1:size]", "acceptance[0] * below[1:size]", "trees"),
     Fault("trees/growth.py", "(self.reach[nodes, None] * probs).ravel()", "probs.ravel()", "trees"),
     Fault("trees/growth.py", "full = len(candidates.reach) > self.budget", "full = False", "trees"),

@@ -190,7 +190,7 @@ BUGS = {
     "a bonus token from the target before warping": (
         partial(sequoia, at_leaf=lambda p: p**0.5 / (p**0.5).sum()), "without_replacement"),
     "repeats merged without their count": (
-        lambda draft, *round: multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs), *round), "iid"),
+        lambda draft, *others: multi_step(Draft(draft.tree, draft.tokens, "iid", draft.probs), *others), "iid"),
     "a tree pruned by the samples": (pruned, "iid"),
 }
 CORRECT = {"without replacement": (sequoia, "without_replacement"), "distinct ones of independent": (sequoia, "iid")}
