@@ -66,8 +66,9 @@ DRAFTERS: dict[str, Kind] = {
 @cache
 def name_of(drafter: type[Drafter]) -> str:
     """The kind of a class, or of the first of its bases that has a row; "none" without one."""
-    names = {kind.home.partition(":")[2]: name for name, kind in DRAFTERS.items()}
-    return next((names[base.__name__] for base in drafter.__mro__ if base.__name__ in names), "none")
+    names = {f"lib.drafters.{kind.home}": name for name, kind in DRAFTERS.items()}
+    homes = (f"{base.__module__}:{base.__name__}" for base in drafter.__mro__)
+    return next((names[home] for home in homes if home in names), "none")
 
 
 def make(spec: str, pair, options: Mapping[str, object] = {}) -> Drafter:
