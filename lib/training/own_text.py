@@ -20,10 +20,10 @@ from lib.models.dialogue import has_template, of_user
 from lib.replay.trace import loops
 
 TEXT = Path(__file__).parents[2] / "data" / "text"  # a file per target
-CHUNK = 128  # dialogues that are begun together
+CHUNK, HELD_OUT = 128, 24  # dialogues that are begun together; windows
 TURN, FEWEST, ANSWER = 160, 4, 320  # the most and the fewest tokens of a user's turn, and the most of an answer
 WARM = 0.7  # the temperature of half of the answers
-HELD_OUT = 24  # windows
+MARK = "\ue000"  # stands for a user's text: templates do not have it
 
 Dialogues = dict[tuple[int, ...], list[int]]  # answers by user's turn, as tokens without template, with ends of turn
 Windows = tuple[Tensor, Tensor]  # tokens int64[R, T + 1]; bool[R, T]: whether the token after each of T is learned
@@ -70,10 +70,10 @@ def template(pair) -> tuple[list[int], list[int]]:
     """The tokens before a user's first turn, and those between its end of turn and the answer. ValueError for a target
     that is no chat model, or whose template does not end a turn with its end of sequence.
     """
-    tokenizer, mark, rendered = pair.tokenizer, "USER", "USER"
+    tokenizer, rendered = pair.tokenizer, MARK
     if has_template(tokenizer):
-        rendered = tokenizer.apply_chat_template(of_user(mark), add_generation_prompt=True, tokenize=False)
-    before, after = rendered.split(mark)
+        rendered = tokenizer.apply_chat_template(of_user(MARK), add_generation_prompt=True, tokenize=False)
+    before, after = rendered.split(MARK)
     if not (end := tokenizer.eos_token) or not after.startswith(end):
         raise ValueError(f"target {pair.target_name!r} has no chat template that ends a user's turn with {end!r}; take "
                          "a chat model that has one")
