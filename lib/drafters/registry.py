@@ -108,12 +108,13 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
 
 
 def kinds_for(pair) -> list[str]:
-    """The advised kinds that a pair can have, and those whose head or tables ship for its target or were made here."""
+    """The advised kinds that a pair can have, then those whose head or tables ship for its target or were made here."""
     from lib.drafters.heads.files import made_for  # brings transformers, which names and options do not need
 
     heads, models = made_for(pair.target_name), pair.draft_model is not None
-    return [name for name, kind in DRAFTERS.items() if name in heads or
-            kind.advised and (models or kind.needs != DRAFT_MODEL) and not kind.drafter.refusal(pair.target)]
+    advised = [name for name, kind in DRAFTERS.items() if kind.advised and (models or kind.needs != DRAFT_MODEL)
+               and not kind.drafter.refusal(pair.target)]
+    return advised + [name for name in DRAFTERS if name in heads]
 
 
 def needs(spec: str) -> set[str]:
