@@ -1,5 +1,6 @@
 """Models that can verify a tree: the attention "tree" for transformers, and one forward pass over a tree's nodes."""
 
+import functools
 from contextlib import contextmanager
 from inspect import getmodule, getsource, signature
 from threading import RLock
@@ -83,14 +84,20 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
         tree_mask = causal(tokens.shape[1], cache.pending, tokens.device)
-    cache_argument = "cache_params" if "cache_params" in signature(model.forward).parameters else "past_key_values"
     with forward():
         return model(
             input_ids=tokens, position_ids=lengths[:, None].to(tokens.device) + depth,
             attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),  # transformers then builds no mask
-            **{cache_argument: cache}, use_cache=True, tree_mask=None if tree_mask is None else SharedMask(tree_mask),
+            **{_cache_argument(type(model)): cache}, use_cache=True,
+            tree_mask=None if tree_mask is None else SharedMask(tree_mask),
             prefix_length=torch.tensor(cache.rows.as_list or [0]), logits_to_keep=logits_to_keep,
             output_hidden_states=output_hidden_states)
+
+
+@functools.cache
+def _cache_argument(kind: type) -> str:
+    """The name that a class of models gives its cache; reading signatures takes longer than a layer of a small model."""
+    return "cache_params" if "cache_params" in signature(kind.forward).parameters else "past_key_values"
 
 
 def can_host_tree(config) -> str | None:
