@@ -53,7 +53,7 @@ def train(model: nn.Module, target, drafted: Tensor | slice, windows: Windows, h
     one; into/curve.csv has its figures by step (see `evaluate`).
     """
     target.requires_grad_(False)
-    torch.set_float32_matmul_precision("high")  # TF32 on GPUs
+    torch.set_float32_matmul_precision("medium")  # products in bfloat16, where there are units for them
     entropy = torch.compile(cross_entropy, dynamic=True)  # fused, which halves a step of several depths on a CPU
     optimisers, checkpoint = optimisers_of(model), into.with_name(f"{into.name}.checkpoint.safetensors")
     first, saved = _resume(checkpoint, model, optimisers), time.perf_counter()
