@@ -17,7 +17,7 @@ MASK = 16  # the mask token of a new head: one of SmolLM2's special tokens, whic
 
 # Settings of a new head besides sizes.
 OPTIONS = {"medusa": {"medusa_num_heads": 4, "medusa_num_layers": 1}, "eagle3": {},
-           "dflash": {"num_hidden_layers": 2, "block_size": 7, "shifted": False, "qk_norm": True},
+           "dflash": {"block_size": 7, "shifted": False, "qk_norm": True},
            "dspark": {"block_size": 6, "shifted": True, "qk_norm": False, "markov_rank": 64, "learned_places": True}}
 
 NANO = "nano"  # a small Llama that learns its target's distribution (Zhou et al. 2024, DistillSpec)
