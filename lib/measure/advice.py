@@ -20,7 +20,6 @@ from lib.cost.recommending import PREFIX, Evidence, row
 from lib.cost.roofline import COMPUTED, LAUNCHES, MEASURED
 from lib.cost.round_cost import RULER, CostTable, RoundCost
 from lib.drafters.adaptive import tokens_of_chains
-from lib.drafters.heads.files import made_for
 from lib.drafters.registry import parse
 from lib.forward.load import dtypes_of, load_pair, load_pairs
 from lib.forward.packed import parameters_of
@@ -41,7 +40,7 @@ ANY = 0  # in place of a budget: trees of every size
 
 
 def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequence[int], drafters: Sequence[str],
-            further_heads: Sequence[str], seconds: float, choose_prompts: int, judge_prompts: int, new_tokens: int,
+            seconds: float, choose_prompts: int, judge_prompts: int, new_tokens: int,
             most_nodes: int, most_depth: int, larger_pairs: Sequence[str], larger_dtype: str, elsewhere: Sequence[str],
             cell_seconds: float, lengths: Sequence[int], texts_folder: str, dtype: str, formats: Sequence[str],
             device: str, seed: int) -> None:
@@ -73,9 +72,8 @@ def measure(store: Store, *, pairs: Sequence[str], prompts: str, batches: Sequen
                            seed=seed, folder=texts_folder)
         for name, rows in zip(("explained", "schedule"), reversed(planned)):
             store.write(name, rows)
-    competing = drafters and [*drafters, *(name for name in further_heads if name in made_for(first.target_name))]
     evidence, in_formats = number_formats.recommend(
-        loaded, choosing, judging, formats=formats, drafters=competing, batches=batches, new_tokens=new_tokens,
+        loaded, choosing, judging, formats=formats, drafters=drafters, batches=batches, new_tokens=new_tokens,
         limits=Limits(most_nodes, most_depth), seconds=seconds, seed=seed)
     advised, rng = evidence.recommendation, np.random.default_rng(seed)
 

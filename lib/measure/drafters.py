@@ -34,14 +34,13 @@ DEEPEST = 8  # levels of grown trees
 SECONDS = 10.0  # between two lines of progress
 
 
-def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], further_heads: Sequence[str],
-            other_drafters: Sequence[str], shapes: Sequence[str], grown: Sequence[int], prompts: str,
-            judge_prompts: int, new_tokens: int, dtype: str, device: str, seed: int) -> None:
+def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], other_drafters: Sequence[str],
+            shapes: Sequence[str], grown: Sequence[int], prompts: str, judge_prompts: int, new_tokens: int, dtype: str,
+            device: str, seed: int) -> None:
     """Writes the table "drafters", all rows of a prompt together, and "head_curves" where the first target has heads
     with a record of their training.
 
-    pairs: names; the first target is decoded with `drafters` (see `competing`), with those of `further_heads` that
-    exist for it, and the others with `other_drafters`. shapes: names of static shapes; grown: budgets at which
+    pairs: names; the first target is decoded with `drafters` (see `competing`), the others with `other_drafters`. shapes: names of static shapes; grown: budgets at which
     drafters that can grow trees also do. judge_prompts: of each kind. new_tokens: of a continuation.
     """
     loaded = load_pairs(pairs, dtype=dtype, device=device)
@@ -49,7 +48,6 @@ def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], furt
     for pair in loaded:
         by_target.setdefault(pair.target_name, []).append(pair)
     first = loaded[0].target_name
-    specs = [*drafters, *(name for name in further_heads if name in heads_of(first))] if drafters else []
     shapes = [shape for shape in shapes if all(checkable(pair.target, [shape]) == [shape] for pair in loaded)]
     shapes = shapes or [SHORT_CHAIN]
     grown = grown if not any(takes_chains(pair.target.config) for pair in loaded) else ()
@@ -60,7 +58,7 @@ def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], furt
         windows = [pair.window for pair in group if pair.window]
         texts = prompt_files.load(prompts, group[0].tokenizer, first=judge_prompts,
                                   limit=min(windows) - new_tokens - deepest - 1 if windows else None)
-        for rows in decoded(group, texts, specs if target == first else other_drafters, shapes, grown=grown,
+        for rows in decoded(group, texts, drafters if target == first else other_drafters, shapes, grown=grown,
                             new_tokens=new_tokens, seed=seed, done=done):
             table.extend(rows)
     curves = {name: folder_of(first, name) / "curve.csv" for name in heads_of(first)}

@@ -111,7 +111,7 @@ def test_weights_count_once_and_not_the_targets():
 
 
 def test_the_tables_are_those_of_the_models_that_are_named(tmp_path):
-    settings = dict(pairs=["small/tiny"], drafters=["ngrams"], further_heads=["eagle3", "nothing"], other_drafters=[],
+    settings = dict(pairs=["small/tiny"], drafters=["ngrams", "eagle3"], other_drafters=[],
                     shapes=["chain:2"], grown=[], prompts="", judge_prompts=1, new_tokens=4, dtype="float32",
                     device="cpu", seed=0)
     store = Store(tmp_path, "x")
