@@ -34,7 +34,8 @@ def competing():
 
 
 def test_no_weights_of_the_target_are_read():
-    assert TARGET.name == "base" and TARGET.parameters == parameters_of(load_pair("base/tiny-base").target)
+    assert TARGET.name == "base"
+    assert num_parameters(TARGET.name, TARGET.config) == parameters_of(load_pair("base/tiny-base").target)
     assert set(TARGET.drafters) == {"tiny-base"}
     assert TARGET.eos_token_ids == load_pair("base/tiny-base").eos_token_ids
 
