@@ -1,8 +1,9 @@
 """The backends of tree attention: the plain definition, and faster implementations that must agree with it.
 
-A backend maps (query, key, value, mask: SharedMask, prefix: list of B ints, scale, softcap) to (output, log-sum-exp or
-None), with the shapes of `tree_attention`, which has checked them. Keys beyond a row's own prefix and tree never change
-its result, even if they are NaN. Logarithms are natural; log-sum-exps [B, Hq, mq] are float32 (float64 for float64).
+A backend maps (query, key, value, mask: SharedMask, prefix: list of B ints, scale, softcap, need_lse) to (output,
+log-sum-exp), with the shapes of `tree_attention`, which has checked them; without need_lse the second may be None.
+`reference` takes the window and the sinks instead. Keys beyond a row's own prefix and tree never change its result,
+even if they are NaN. Logarithms are natural; log-sum-exps [B, Hq, mq] are float32 (float64 for float64).
 """
 
 import ctypes

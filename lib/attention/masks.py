@@ -21,7 +21,7 @@ class SharedMask:
     def bias(self, query: Tensor, prefix: int, group: int) -> Tensor | None:
         """The additive mask of folded queries, [B or 1, 1, G * mq, prefix + mk]: 0 where a node sees, else -inf.
 
-        None for plain decoding, where one node sees one key.
+        None on a processor where all nodes see the only tree key, as in plain decoding.
         """
         return self._once((query.dtype, query.device, prefix, group), self._bias, query, prefix, group)
 
@@ -34,7 +34,7 @@ class SharedMask:
         return self._once(("lengths", device, *prefix), lambda: torch.tensor(prefix, dtype=torch.int32, device=device))
 
     def within(self, prefix: list[int], window: int | None) -> tuple[int, "SharedMask", list[int]]:
-        """The same attention under a window, without one: the first key to read, the mask, and the prefixes from there.
+        """The first key to read, and the mask and prefixes from there, so that attention needs no window any more.
 
         A node's position is its row's prefix plus the number of tree keys before it that it sees: its ancestors.
         """

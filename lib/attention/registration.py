@@ -144,14 +144,14 @@ def layer_kinds(config) -> set[str]:
     return set(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
 
 
-_CHANGED = WeakKeyDictionary()  # for each model the lock that a thread holds inside the context
+_LOCKS = WeakKeyDictionary()  # for each model the lock that a thread holds inside the context
 
 
 @contextmanager
 def using_attention(model, name: str) -> Iterator[None]:
     """The model has this `attn_implementation` inside the context; one thread at a time."""
     register()
-    with _CHANGED.setdefault(model, RLock()):
+    with _LOCKS.setdefault(model, RLock()):
         before = model.config._attn_implementation
         model.set_attn_implementation(name)
         try:

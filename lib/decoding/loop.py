@@ -139,8 +139,9 @@ class Decider:
 class _Loop:
     """The state of a batch while it is decoded.
 
-    window: positions that a text and its tree may take together. limit: new tokens of each row. alive: the rows of the
-    input that still run, in the order of the caches' rows. calls: forward passes of the target.
+    window: positions that a text and its tree may take together. limit: the most new tokens of a row. calls: forward
+    passes of the target, the prefill counted as one. `run` sets the others: cache, the target's; written, each row's
+    new tokens; alive, the rows of the input that still run, in the order of the caches' rows.
     """
 
     def __init__(self, forward: ForwardPass, drafter: Drafter, shape: Tree | Growth, decider: Decider, window: float,
@@ -159,7 +160,7 @@ class _Loop:
             return
         outputs = prefill(self.forward, prompts, self.drafter.wants_hidden_states)
         self.cache, self.calls = outputs.cache, 1
-        # the first roots: the target's next token after each prompt
+        # the first roots: the target's next token after each prompt, decided by drafts without draft tokens
         roots_alone = [merge(0, ())] * len(prompts)
         decisions = self.decider.decide(self.alive, self.written, roots_alone, outputs.logits[:, None])
         roots = [root for _, root in decisions]

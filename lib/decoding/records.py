@@ -57,7 +57,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Generation:
-    """The result of a call; forward passes are those of the whole batch, with those over the prompts."""
+    """The result of a call; forward passes are those of the whole batch, and the target's prefill counts as one."""
 
     sequences: Tensor  # int64[B, T + new]: the input and the generated tokens, padded on the right
     rounds: list[Round]  # in their order

@@ -68,7 +68,7 @@ class WhereItPays(Policy):
     a forward pass is as wide as its widest row.
 
     The acceptance of a token is estimated as accepted / tried, the rejected token included, from rounds of which each
-    has 0.8 times the weight of the next, and 2 tokens of which 0.6 are accepted. A round without a draft multiplies the
+    has 0.8 times the weight of the next, and 2 prior tokens at acceptance 0.6. A round without a draft multiplies the
     weight of the earlier ones by 0.95. Where the best length is 0, one token is drafted if for most rows that weight is
     below 0.3 tokens or their last draft was accepted whole. A state is accepted, tried, and whether it was.
 

@@ -45,7 +45,7 @@ class ChoosingDrafter(Wrapper):
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         if self.length is None:
-            speeds = [math.inf if idle > IDLE else speed for idle, speed in zip(self.idle_rounds, self.speeds)]
+            speeds = [math.inf if idle >= IDLE else speed for idle, speed in zip(self.idle_rounds, self.speeds)]
             self.active = speeds.index(max(speeds))
         else:
             self.active = 0 if max(self.lengths) <= self.length else len(self.drafters) - 1

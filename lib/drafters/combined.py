@@ -29,7 +29,7 @@ class CombinedDrafter(Wrapper):
 
     @property
     def traits(self) -> Traits:
-        """Those of its kind; passes of a level, and whether a trace decides its rounds, are those of the other one."""
+        """Those of its kind, with the other drafter's `one_pass`; LIVE where the other drafter is."""
         other, traits = self.drafter.traits, super().traits
         return replace(traits, one_pass=other.one_pass, replay=LIVE if other.replay == LIVE else traits.replay)
 

@@ -48,7 +48,7 @@ class Drafter:
     levels: list[int] | None = None  # forward passes that each row's last draft takes alone; None: those of the batch
     window: int | None = None  # positions that its model has; None without a limit
     deepest: int | None = None  # levels that it can draft; None without a limit
-    knows: int | None = None  # size of the vocabulary that it drafts from; None where that is the target's
+    knows: int | None = None  # its tokens are below this number, also where it drafts some alone; None: the target's
     wants_hidden_states: bool = False  # whether `commit` reads them
     with_probs: bool = False  # whether chosen children carry its distributions, if it has some; set before `start`
 
@@ -109,7 +109,7 @@ class NoDrafter(Drafter):
 
 
 class TextDrafter(Drafter):
-    """A drafter that reads nothing but the text: it keeps one text per row, which grows by the kept tokens.
+    """Keeps one text per row, which grows by the kept tokens; all kinds but `MtpDrafter` read nothing else.
 
     A kind defines `new_text`, an empty text with `extend(tokens)`; and `draft`, or `propose`, unless its text has
     `tokens` and `continuations` as those of `text_index` do.
@@ -173,7 +173,8 @@ class Wrapper(Drafter):
 
 class FirstBranch(Wrapper):
     """Another drafter, of whose drafts the path of first children is kept, for targets and engines that take chains
-    alone: look-up drafts a tree for a chain where less text than the chain is long follows a match.
+    alone. Look-up drafts a tree even for a chain: where fewer tokens than the chain's length follow a match, those
+    after other matches fill the remaining nodes.
     """
 
     traits = property(attrgetter("drafter.traits"))

@@ -32,20 +32,20 @@ class Eagle3Drafter(HeadDrafter):
     def _renew_layers(self) -> None:
         embedding = self.head.embed_tokens or self.target.get_input_embeddings()
         self.layer = CachedLayers([self.head.midlayer])
-        self.filling = served(HeadFill, self.head, self.output, embedding)
+        self.native_fill = served(HeadFill, self.head, self.output, embedding)
 
     @torch.no_grad()
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """As `LanguageModelDrafter.propose`, with one forward pass of the head per level."""
         roots = [row[-1] for row in self.waiting]
         self.outputs = self._forward_waiting()[:, None]  # [B, 1 + forwarded nodes, H], the root's first
-        if (isinstance(shape, Tree) and self.filling is not None and self.proposal == "top_k" and not self.with_probs
-                and shape.budget and shape.rank.max() < self.output.out_features):
+        if (isinstance(shape, Tree) and self.native_fill is not None and self.proposal == "top_k"
+                and not self.with_probs and shape.budget and shape.rank.max() < self.output.out_features):
             self.calls += shape.max_depth - 1  # besides that of the roots
             names = None if self.reduced is None else self.reduced.tokens
             with forward():
-                filled = self.filling.fill_after(self.outputs[:, 0], roots, self.cache, native_levels(shape),
-                                                 self.output.out_features, names)
+                filled = self.native_fill.fill_after(self.outputs[:, 0], roots, self.cache, native_levels(shape),
+                                                     self.output.out_features, names)
             self.drafts = [Draft(shape, row, "top_k") for row in filled]
             return self.drafts
         filling = Filling(shape, roots, self.proposal, self.temperature, self.with_probs, self.reduced)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from lib.drafters.drafter import part_of, static
+from lib.drafters.drafter import part_of
 from lib.drafters.levels import Level, plan
 from lib.forward.reduced import ReducedOutput
 from lib.lab.processor import one_thread
@@ -78,10 +78,10 @@ class Filling:
     node of the static shape, or a candidate of a growing tree. With samples a slot of a shape stays empty where a
     sibling before it drew its token, and so do the slots below it; a node's rank is that of its slot.
 
-    keep_probs: whether "top_k" drafts carry the distributions too, which rules do not need. output: the output layer
+    keep_probs: whether "top_k" drafts carry the distributions too, for rules that compare. output: the output layer
     that made the logits, where they are those of some tokens alone. one_pass: whether one forward pass gives the logits
     of all levels, so that levels are not forwarded. levels: those of each row that were forwarded or grown.
-    ValueError for a growth rule where the drafter samples.
+    ValueError for a growth rule where the drafter samples, or its temperature is 0.
     """
 
     def __init__(self, shape: Tree | Growth, roots: Sequence[int], proposal: str, temperature: float,
@@ -99,7 +99,8 @@ class Filling:
             self.counts = [{ROOT: 1} for _ in roots]  # filled slot -> times that its token was drawn
             return
         if proposal != "top_k" or temperature <= 0:
-            static(shape)
+            raise ValueError(f"{shape.name!r} grows trees of top_k children at a temperature above 0, not of "
+                             f"{proposal!r} at {temperature}; give these, or a static shape, such as 'kary:2@16'")
         self.places, self.levels = [{} for _ in roots], [0] * len(roots)
         self.tokens = [torch.tensor([root]) for root in roots]  # int64[c] of each row's candidates
         self.candidates = [Candidates.root() for _ in roots]

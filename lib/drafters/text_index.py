@@ -145,8 +145,10 @@ def count_tables(prompts: Iterable[Sequence[int]], answers: Iterable[Sequence[in
         counts = Counter(tuple(tokens[end - n : end + 1]) for end in answered if end >= len(entries))
         favourites = {gram[:-1]: gram for gram in sorted(counts, key=lambda gram: (counts[gram], -gram[-1]))}
         shorter = NgramIndex(tables, enough=2, longest=1)  # which reads the tables so far alone
-        gains = {context: counts[gram] - counts.get((*context, *shorter.candidates(context)[:1]), 0)
-                 for context, gram in favourites.items()}
+        gains = {}  # tokens that an entry predicts correctly, less those that shorter ones do
+        for context, gram in favourites.items():
+            predicted = shorter.candidates(context)[:1]
+            gains[context] = counts[gram] - (counts[(*context, *predicted)] if predicted else 0)
         best = sorted((context for context in gains if gains[context] >= 2),
                       key=lambda context: (-gains[context], context))
         order = {context: favourites[context][-1] for context in best[:most]}

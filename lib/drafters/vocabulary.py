@@ -30,7 +30,7 @@ def shipped(target: str, count: int) -> Tensor:
     tokens = np.load(SHIPPED / target / FILE, allow_pickle=False).astype(np.int64) if ships(target) else np.arange(0)
     if not 0 < count <= len(tokens):
         raise ValueError(f"vocabulary is {count}, but {len(tokens)} frequent tokens ship for target {target!r}; give "
-                         "no more, or tokens int64[K], such as most_frequent(texts)[:K] of the target's own texts")
+                         "1 or more of them, or tokens int64[K], such as most_frequent(texts)[:K] of its own texts")
     return torch.from_numpy(tokens[:count])
 
 

@@ -96,7 +96,7 @@ def _check(layers: Sequence[nn.Module], rotary: nn.Module, output: nn.Module | N
         (activations, f"its activation is {', '.join(sorted(activations))}, neither silu nor gelu by tanh"),
         (len({_window(layer) for layer in layers} - {None}) > 1, "its layers see windows of several sizes"),
         (head_dim % 8, f"its heads have {head_dim} numbers, no multiple of 8"),
-        (not takes, "blocks of few bits are multiplied with float32 numbers alone"),
+        (not takes, f"its packed weights take no activations in {norms[0].weight.dtype}"),
         (any(len({isinstance(part, PackedLinear) and part.panels.form for part in (mlp.gate_proj, mlp.up_proj)}) == 2
              for mlp in (layer.mlp for layer in layers)), "gate and up have weights in different formats")]
     if reason := next((reason for applies, reason in unserved if applies), None):
@@ -128,8 +128,8 @@ class NativeBlocks:
     layers: modules of Llama's or Gemma's names; without an input_layernorm, attention reads the layer's input.
     most_rows: beyond which PyTorch's operators are faster; packed layers have no such limit.
 
-    Several threads may call one object at a time. CannotServe where a machine cannot run a model; callers then use the
-    modules themselves.
+    Several threads may call one object at the same time. CannotServe where a machine cannot run a model; callers then
+    use the modules themselves.
     """
 
     def __init__(self, layers: Sequence[nn.Module], rotary: nn.Module, norm: nn.Module | None,
@@ -237,8 +237,8 @@ class NativeBlocks:
         return call
 
     def _call(self, cache, batch: int, nodes: int, ahead: int) -> ForwardStruct:
-        """The struct of one call, with cache slots for its nodes and `ahead` more of each row. It holds addresses;
-        `arrays` keeps what they point to.
+        """The struct of one call, with cache slots for its nodes and `ahead` more of each row. It holds addresses. Two
+        attributes are Python's alone: `arrays` keeps what they point to, `positions` is the length that angles need.
         """
         call = ForwardStruct.from_buffer_copy(self.constants)
         if not cache.layers:

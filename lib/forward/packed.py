@@ -102,9 +102,11 @@ def pack(module: nn.Module) -> nn.Module:
 
 
 def _replace_linears(module: nn.Module, make: Callable[[nn.Linear], nn.Module]) -> nn.Module:
-    """An embedding that shares its output layer's weight then shares the panels."""
+    """The module, with make(layer) in place of each linear layer. An embedding that shares the output layer's weight
+    shares its panels too.
+    """
     output = module.get_output_embeddings() if isinstance(module, PreTrainedModel) else None
-    is_tied = output is not None and output.weight is module.get_input_embeddings().weight
+    is_tied = type(output) is nn.Linear and output.weight is module.get_input_embeddings().weight
     for parent in [part for part in module.modules() if type(part) is not nn.Linear]:  # so that replaced ones are freed
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear:

@@ -1,7 +1,7 @@
 """A model's forward pass over few tokens, by name: "layers" or "native" (see `lib.forward`).
 
-"native" serves models of Llama's kind, and of Gemma's 2 and 3; what it does not serve (long prompts, gradients,
-float64, GPUs) runs as "layers". The results agree within rounding.
+"native" serves models of Llama's kind, and of Gemma's 2 and 3; what it does not serve (gradients, float64, GPUs, long
+prompts of models whose weights are not packed) runs as "layers". The results agree within rounding.
 """
 
 import math

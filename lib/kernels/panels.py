@@ -38,7 +38,7 @@ class Panels:
 
     @property
     def form(self) -> tuple:
-        """What two matrices share that are multiplied together."""
+        """The layout of the numbers, which must be equal for matrices that are multiplied in one step."""
         return self.kind, self.group, *((name, tensor.dtype) for name, tensor in self.tensors.items())
 
     def takes(self, dtype: torch.dtype) -> bool:

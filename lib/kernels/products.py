@@ -16,7 +16,7 @@ from lib.kernels.build import CannotServe
 from lib.kernels.panels import Panels, of_16_bits
 
 MOST_ROWS = 512  # of weights that are in no panels; PyTorch's products are faster beyond
-MUCH = 0.95  # of the time in float32, which is more exact: bfloat16 is taken where it needs less
+TIME_RATIO = 0.95  # to float32, which is more exact: bfloat16 is taken where it needs less than this share of the time
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -51,7 +51,7 @@ def faster_in_bfloat16() -> bool:
     calls = {name: partial(linear(None, None, weights, dtype), torch.ones(8, 1024, dtype=dtype))
              for dtype, name in NAMES.items()}
     timed = interleaved(calls, repeats=41, seconds=1.0, generator=torch.Generator().manual_seed(0))
-    faster = timed["bfloat16"].lower < MUCH * timed["float32"].lower
+    faster = timed["bfloat16"].lower < TIME_RATIO * timed["float32"].lower
     with suppress(OSError):  # others' libraries lie where this user cannot write
         kept.write_text("faster" if faster else "slower")
     return faster
@@ -61,19 +61,23 @@ def linear(weight: Tensor | None, bias: Tensor | None, panels: Panels | None = N
     """x [..., in] -> x W^T + b [..., out] without gradients. CannotServe as `check_weights`.
 
     panels: the weights in panels, which are then read instead; all products are theirs where `weight` is None, for x of
-    this dtype. Otherwise PyTorch computes products of many rows, and refuses inputs of another dtype or width.
+    this dtype, with ValueError for others. Otherwise PyTorch computes products of many rows, and refuses inputs of
+    another dtype or width.
     """
     if weight is not None:
         check_weights([weight])
         dtype = weight.dtype
+    bias = None if bias is None else bias.to(dtype)  # the kernel reads it in the dtype of the inputs
     matrix, run = matrix_of(weight, bias, panels), getattr(build.library(), f"linear_{NAMES[dtype]}")
     matrix.kept = weight, bias, panels  # the struct holds addresses alone
 
     def apply(x: Tensor) -> Tensor:
-        count = x.numel() // x.shape[-1]
-        fits = x.dtype == dtype and x.shape[-1] == matrix.inputs and (panels is not None or count <= MOST_ROWS)
-        if weight is not None and not fits:
+        count, fits = x.numel() // x.shape[-1], x.dtype == dtype and x.shape[-1] == matrix.inputs
+        if weight is not None and not (fits and (panels is not None or count <= MOST_ROWS)):
             return F.linear(x, weight, bias)
+        if not fits:
+            raise ValueError(f"inputs are {x.dtype} [..., {x.shape[-1]}]; these weights take {dtype} "
+                             f"[..., {matrix.inputs}]")
         rows, to = x.contiguous(), x.new_empty(*x.shape[:-1], matrix.out)
         run(ctypes.byref(matrix), c_void_p(rows.data_ptr()), c_void_p(to.data_ptr()), c_int64(count),
             c_int64(torch.get_num_threads()))

@@ -59,8 +59,9 @@ def check_tree(source, config) -> None:
 
 @torch.no_grad()
 def check_verifies(source, model) -> None:
-    """PairError where the last node of a tree of two branches (for models that take chains, one) is not nearer to the
-    end of its path in the model's own attention than to the end of all nodes read as a text.
+    """PairError where the logits of the last node of a tree of two branches (for models that take chains, of a chain)
+    are not close to those of its path in the model's own attention: less than half as far from them as the logits
+    after all nodes as one text are (for chains, after the last node alone).
     """
     chain, vocabulary = takes_chains(model.config), model.config.get_text_config().vocab_size
     tree = Tree([-1, 0, 1, 2, 3] if chain else [-1, 0, 0, 1, 2])

@@ -48,12 +48,12 @@ class Pair:
     @property
     def vocabulary(self) -> int:
         """Number of tokens that all its models have."""
-        return min(model.config.vocab_size for model in self.models)
+        return min(model.config.get_text_config().vocab_size for model in self.models)
 
     @property
     def window(self) -> int | None:
         """Positions that its target has; None without a limit. A drafter may have fewer."""
-        return getattr(self.target.config, "max_position_embeddings", None)
+        return getattr(self.target.config.get_text_config(), "max_position_embeddings", None)
 
     @property
     def dtype(self) -> str:
@@ -154,8 +154,8 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUT
 
 def check_pairs(names: Sequence[str], is_served: bool = False, fetch: bool = False) -> list[tuple[Source, ...]]:
     """The sources of each pair, one or two, with GGUF files converted. PairError for pairs that `load_pairs`, or where
-    targets are served `load_served`, would refuse by their names, configurations, files or tokenizers. Reads no
-    weights, and unless `fetch` of hub ids what the cache has where HF_HUB_OFFLINE is set, and nothing otherwise.
+    targets are served `load_served`, would refuse by their names, configurations, files or tokenizers. Reads no other
+    weights. Hub ids are read with `fetch`; without it from the cache where HF_HUB_OFFLINE is set, else not at all.
     """
     if isinstance(names, str) or not names:
         raise PairError(f"pairs is {names!r}; give a list of names, such as [{names or 'base/small'!r}]")
@@ -179,7 +179,8 @@ def config_of(source: Source):
         config.num_hidden_layers = int(source.revision)
     layers = getattr(config.get_text_config(), "num_hidden_layers", 1)
     if not (isinstance(layers, int) and 0 < layers <= MOST_LAYERS):
-        raise PairError(f"config.json of {source} has num_hidden_layers {layers!r}; fetch it again")
+        remedy = f"give 1 to {MOST_LAYERS} after its @" if source.kind == RANDOM else "fetch it again"
+        raise PairError(f"config.json of {source} has num_hidden_layers {layers!r}; {remedy}")
     checks.check_tree(source, config)
     return config
 

@@ -72,7 +72,8 @@ def source(text: str) -> Source:
     is_shipped = text in SHIPPED_NAMES
     path = SHIPPED / text if is_shipped else Path(os.path.abspath(Path(text).expanduser()))
     written, (where, at, revision) = text if is_shipped else str(path), text.partition("@")
-    if file := gguf.in_folder(path) if path.is_dir() else path if path.suffix == gguf.SUFFIX else None:
+    file = gguf.in_folder(path) if path.is_dir() else (path if path.suffix == gguf.SUFFIX else None)
+    if file:
         if not file.is_file():
             raise PairError(f"there is no GGUF file {text}; check the path")
         return Source(GGUF, str(gguf.shards(file)[0]), gguf.stem(file), written)

@@ -49,8 +49,10 @@ def chained(all_starts: Walk) -> Walk:
     """Of the `rounds` of all starts those that follow one another, each after the bonus token of the one before."""
     lengths = np.bincount(all_starts.rows)
     end = np.cumsum(lengths)
-    at, after, starts = end - lengths, np.arange(1, len(all_starts.rows) + 1) + all_starts.accepted, []
-    while len(at := at[remaining := at < end]):  # all rows step together
-        starts.append(at)
-        at, end = after[at], end[remaining]
-    return all_starts.select(np.sort(np.concatenate([*starts, np.empty(0, dtype=np.int64)])))
+    current = end - lengths  # each row's round, as an index into `all_starts`
+    after, chosen = np.arange(1, len(all_starts.rows) + 1) + all_starts.accepted, []
+    while (remaining := current < end).any():  # all rows step together
+        current, end = current[remaining], end[remaining]
+        chosen.append(current)
+        current = after[current]
+    return all_starts.select(np.sort(np.concatenate([*chosen, np.empty(0, dtype=np.int64)])))

@@ -54,7 +54,7 @@ def multi_step(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
 
 def k_seq(p: Tensor, q: Tensor, tokens: Tensor, k: int) -> Tensor:
     """A_j(token) float[S, k] of SpecTr's K-SEQ (Sun et al. 2023), in closed form: each draw is x and accepted with
-    probability min(p / rho, q)(x), b summed over all x, independently of the other draws.
+    probability min(p / rho, q)(x), independently of the other draws.
     """
     rho = torch.tensor([k_seq_scale(*pair, k) for pair in zip(p, q)], dtype=p.dtype, device=p.device)
     shared = torch.minimum(p / rho[:, None], q)
@@ -185,4 +185,7 @@ def _ahead(values: np.ndarray, steps: int) -> np.ndarray:
 def _chances(trace: Trace, drafter: str, rule: str, siblings: int) -> np.ndarray:
     """float[N, L, >= siblings]; without replacement a larger k serves a smaller one."""
     counts = [int(name.rpartition("|")[2]) for name in trace.chances if name.startswith(f"{drafter}|{rule}|")]
+    if siblings > max(counts, default=0):
+        raise ValueError(f"the trace has chances of {drafter!r} under {rule!r} for {max(counts, default=0)} siblings, "
+                         f"the tree {siblings}; give a narrower tree, or record with more `siblings`")
     return trace.chances[f"{drafter}|{rule}|{min(count for count in counts if count >= siblings)}"]

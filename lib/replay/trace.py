@@ -33,7 +33,8 @@ class Trace:
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
     c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without alpha.
     `chances`: float[N, L, K] by "drafter|rule|k", the input of `expectation`. `prompts` and `kinds` name the rows;
-    `labels` has target, temperature and the names of the choosing prompts.
+    `labels` has temperature and target, and "choosing", the names of the choosing prompts, or "chains", whether the
+    target takes chains alone.
     """
 
     tokens: np.ndarray
@@ -140,8 +141,9 @@ def load(path: str | Path) -> Trace:
 
 
 def loop_start(tokens: Sequence[int]) -> int:
-    """The transition from which a continuation repeats a cycle of at most 40 tokens to its end, at least three times;
-    the number of transitions if it does not loop. Looped text increases every drafter's acceptance.
+    """The transition from which a continuation repeats a cycle of at most 40 tokens to its end, at least three times
+    and over at least 8 tokens; the number of transitions if it does not loop. Looped text increases every drafter's
+    acceptance.
     """
     row = np.asarray(tokens)
     earliest = len(row)

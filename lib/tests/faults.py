@@ -34,7 +34,7 @@ FAULTS = (
     Fault("trees/shapes.py", "acceptance[branch - 1] * below[1:size]", "acceptance[0] * below[1:size]", "trees"),
     Fault("trees/growth.py", "(self.reach[nodes, None] * probs).ravel()", "probs.ravel()", "trees"),
     Fault("trees/growth.py", "full = len(candidates.reach) > self.budget", "full = False", "trees"),
-    Fault("trees/growth.py", "growing = candidates.best(self.budget - full)", "growing = candidates.best(2)", "trees"),
+    Fault("trees/growth.py", "growing = candidates.best(self.budget - is_full)", "growing = candidates.best(2)", "trees"),
     # Verification rules
     Fault("verify/rules.py", "p = _normalised(_excess(p, q), p)  # p <- norm (p - q)+", "pass", "verify"),
     Fault("verify/rules.py", "    return without(draft.proposal_probs()[node].to(p), draft.tokens_of(earlier))",
@@ -47,6 +47,46 @@ FAULTS = (
     Fault("verify/rules.py", "return accepted, draws.categorical(rest)", "return accepted, draws.categorical(target_probs[node])",
           "verify"),
     Fault("verify/draft.py", "for _ in range(int(counts[child]))", "for _ in range(1)", "verify"),
+    # Tree attention and kernels
+    Fault("attention/masks.py", "(position > count[..., -1:] - 1 - window)", "(position >= count[..., -1:] - 1 - window)",
+          "attention"),
+    Fault("attention/masks.py", "return slots[pending:, None] >= slots", "return slots[pending:, None] > slots", "attention"),
+    Fault("attention/backends.py", "[..., longest - length:]", "[..., :length + tree_keys]", "attention"),
+    Fault("attention/operator.py", "(lse - sinks", "(lse + sinks", "attention"),
+    Fault("kernels/onepass.cpp", "return Item{b, head % c.kv_heads, first", "return Item{b, 0, first", "attention"),
+    # Forward passes and the cache
+    Fault("forward/passes.py", "cap * (logits / cap).tanh()", "logits", "decoding/test_families.py"),
+    Fault("forward/reduced.py", "whole.index_copy_(-1, self.tokens, values)", "whole.index_copy_(-1, self.tokens.flip(0), values)",
+          "drafters/test_language_model.py"),
+    Fault("models/cache.py", "(row, length + node, length + depth)", "(row, length + depth, length + node)", "models/test_cache.py"),
+    # Models' files
+    Fault("models/gguf.py", ".swapaxes(1, 2)", "", "models/test_gguf.py"),
+    Fault("models/gguf.py", "dequantised(tensor) - 1", "dequantised(tensor)", "models/test_gguf.py"),
+    # Drafters
+    Fault("drafters/text_index.py", "in reversed(self.ends.get(tuple(self.tokens[-n:]), ()))",
+          "in self.ends.get(tuple(self.tokens[-n:]), ())", "drafters/test_text_drafters.py"),
+    Fault("drafters/text_index.py", "State(dict(match.steps),", "State(match.steps,", "drafters/test_text_drafters.py"),
+    Fault("drafters/levels.py", "counts - 1, visible)", "counts, visible)", "drafters/test_language_model.py"),
+    Fault("drafters/levels.py", "places.get(int(tree.parents[node]), -1)", "places.get(int(tree.parents[node]), 0)",
+          "drafters"),
+    Fault("drafters/adaptive.py", "(mean > 0.8) - (mean < 0.5)", "(mean >= 0.8) - (mean < 0.5)", "drafters/test_wrappers.py"),
+    Fault("drafters/combined.py", "text.matched() >= self.enough", "text.matched() > self.enough", "drafters/test_wrappers.py"),
+    Fault("drafters/merged.py", "key=lambda path: tuple(draft.tree.rank[list(path)])", "key=len",
+          "drafters/test_wrappers.py"),
+    # The loop
+    Fault("decoding/loop.py", "fits := len(written) < self.limit", "fits := len(written) <= self.limit", "decoding"),
+    Fault("decoding/loop.py", "self.drafter.select(running)", "self.drafter.select(running[::-1])", "decoding drafters/test_contract.py"),
+    # Replay and logs
+    Fault("replay/exact.py", "trace.starts(tree.max_depth)[rows]", "trace.starts(0)[rows]", "replay"),
+    Fault("replay/exact.py", "+ all_starts.accepted, []", "+ 0 * all_starts.accepted, []", "replay"),
+    Fault("replay/trace.py", "np.maximum(self.ends - depth, 0)", "np.maximum(self.ends - depth - 1, 0)", "replay"),
+    Fault("replay/rank_paths.py", "(-trie.count(child), depth + 1,", "(-trie.count(child), -depth - 1,", "replay"),
+    Fault("replay/expectation.py", "np.minimum.accumulate(", "np.maximum.accumulate(", "replay/test_expectation.py"),
+    Fault("replay/logs.py", 'choice.get("finish_reason") == "stop"', 'choice.get("finish_reason") != "length"', "replay/test_logs.py"),
+    # Training
+    Fault("training/loop.py", "DECAY**depth * values", "values", "training"),
+    Fault("training/loop.py", "at = positions + depth\n            logits = logits_of(model, target, state, tokens[:, at], drafted)\n            values = entropy",
+          "at = positions\n            logits = logits_of(model, target, state, tokens[:, at], drafted)\n            values = entropy", "training"),
 )
 
 

@@ -1,7 +1,8 @@
 """How a head or draft model learns the distribution of a frozen target, which decides acceptance."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,13 +48,24 @@ class TrainingPlan:
         return self.learning_rate * min(1.0, step / WARMUP_STEPS, decay)
 
 
+@contextmanager
+def products_in_bfloat16() -> Iterator[None]:
+    """Products of float32 numbers are computed in bfloat16 inside, where a processor or GPU has units for them."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@products_in_bfloat16()
 def train(model: nn.Module, target, drafted: Tensor | slice, windows: Windows, held_out: Windows, plan: TrainingPlan,
           into: Path) -> None:
-    """Trains a model that drafts the tokens int64[K] in place, from its checkpoint beside the folder `into` if there is
+    """Trains a model in place to draft these tokens int64[K], from its checkpoint beside the folder `into` if there is
     one; into/curve.csv has its figures by step (see `evaluate`).
     """
     target.requires_grad_(False)
-    torch.set_float32_matmul_precision("medium")  # products in bfloat16, where there are units for them
     entropy = torch.compile(cross_entropy, dynamic=True)  # fused, which halves a step of several depths on a CPU
     optimisers, checkpoint = optimisers_of(model), into.with_name(f"{into.name}.checkpoint.safetensors")
     first, saved = _resume(checkpoint, model, optimisers), time.perf_counter()

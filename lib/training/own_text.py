@@ -81,12 +81,17 @@ def template(pair) -> tuple[list[int], list[int]]:
 
 
 def write(pair, num_tokens: int) -> None:
-    """Adds to a target's dialogues up to so many tokens; a stopped run resumes. ValueError as for `template`."""
+    """Adds to a target's dialogues until they have so many tokens; a stopped run resumes. ValueError as for `template`,
+    and where no dialogue of a chunk is kept.
+    """
     dialogues = load(pair.target_name) if (TEXT / f"{pair.target_name}.npz").is_file() else {}
     number = len(dialogues)  # of no chunk that wrote these
     while (written := sum(map(len, chain(*dialogues.items())))) < num_tokens:
         print(f"own text: {written:,} of {num_tokens:,} tokens", flush=True)
-        dialogues |= chunk(pair, number)
+        if not (kept := chunk(pair, number)):
+            raise ValueError(f"target {pair.target_name!r} wrote {CHUNK} dialogues, of which none has a turn that ends "
+                             f"within {TURN} tokens and an answer without a loop; take another chat model")
+        dialogues |= kept
         save(pair.target_name, dialogues)
         number += 1
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -183,6 +184,8 @@ class BestFirst(Growth):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.level_width is not None:
+            whole_number(self.level_width, "width", least=min(1, self.budget))
         if self.costs is not None and len(self.costs.target) <= self.budget:
             raise ValueError(f"the costs cover {len(self.costs.target) - 1} draft nodes, the budget is {self.budget}; "
                              "give the target's cost up to the budget, or a smaller budget")
@@ -198,15 +201,15 @@ class BestFirst(Growth):
         return f"{self.family}:{','.join(f'{number:g}' for number in numbers)}@{self.budget}"
 
     def expand(self, candidates: Candidates) -> np.ndarray:
-        full = len(candidates.reach) > self.budget
-        growing = candidates.best(self.budget - full)
+        if self.costs is not None:
+            return np.sort(self._worth_drafting(candidates, self.costs))
+        is_full = len(candidates.reach) > self.budget
+        growing = candidates.best(self.budget - is_full)  # no child of a full tree's last node can enter
         growing = growing[growing >= candidates.newest][: self.level_width]
         if self.delta is not None:
             before = np.sort(candidates.reach[1 : candidates.newest])[::-1][: self.budget].sum()
             gain = candidates.reach[candidates.best(self.budget)].sum() - before
             growing = growing if gain > self.delta else growing[:0]
-        if self.costs is not None:
-            growing = self._worth_drafting(candidates, self.costs)
         return np.sort(growing)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
@@ -226,6 +229,6 @@ class BestFirst(Growth):
 
 def whole_number(value, name: str, least: int = 1) -> int:
     """The value as an integer. ValueError, with the name, if it is not whole or less than `least`."""
-    if int(value) != value or value < least:
+    if not isinstance(value, Real) or value % 1 or value < least:  # infinite % 1 is NaN, which counts as true
         raise ValueError(f"{name} is {value}: give a whole number of at least {least}")
     return int(value)

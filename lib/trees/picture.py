@@ -71,7 +71,7 @@ def tree_svg(tree: Tree, nodes: Sequence[Node], *, lit: Collection[int] = (), si
             f'<g class="node" data-node="{index}" data-parent="{parent}"{key}><title>{escape(node.title)}</title>'
             f'<rect x="{left}" y="{top}" width="{2 * halves[index]}" height="{2 * tall}" '
             f'rx="{5 if sideways else RADIUS}"{ring} fill="{node.colour}"/>'
-            f'<text x="{x[index]}" y="{y[index] + 4}" fill="{on(node.colour)}">{escape(node.label)}</text></g>')
+            f'<text x="{x[index]}" y="{y[index] + 4}" fill="{letters_on(node.colour)}">{escape(node.label)}</text></g>')
     return (f'<svg class="tree" xmlns="http://www.w3.org/2000/svg" width="{scale * width:.0f}" '
             f'height="{scale * height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" text-anchor="middle" '
             f'font-family="DejaVu Sans Mono,Menlo,monospace" font-size="{13 if sideways else 11}">'
@@ -154,7 +154,7 @@ def shaded(share: float, colour: str = ROLES["accepted"]) -> str:
     return to_hex(strength * np.array(to_rgb(colour)) + 1 - strength)
 
 
-def on(colour: str) -> str:
+def letters_on(colour: str) -> str:
     """The colour of letters that can be read on a colour."""
     return "#fff" if np.dot(to_rgb(colour), (0.3, 0.59, 0.11)) < 0.5 else BLACK
 

@@ -94,9 +94,9 @@ def optimal(acceptance_by_rank, budget: int, max_depth: int | None = None) -> Tr
     choices, pending = [], [((), budget + 1, len(tables) - 1)]
     while pending:
         path, size, level = pending.pop()
-        _, branches, last = tables[level]
-        for rank in reversed(range(branches[size])):
-            child_size = last[rank + 1, size]
+        _, num_children, last_child_sizes = tables[level]
+        for rank in reversed(range(num_children[size])):  # size: of the subtree without the later siblings' subtrees
+            child_size = last_child_sizes[rank + 1, size]
             choices.append(path + (rank,))
             pending.append((path + (rank,), child_size, level - limited))
             size -= child_size
@@ -108,8 +108,8 @@ def _best_subtrees(acceptance: np.ndarray, largest: int,
     """The best subtrees by their size N, root included: their value float[N + 1] and number of branches int64[N + 1],
     and by number of branches the size of the last child's subtree, int64[B + 1, N + 1].
 
-    T[size, b] = max over m of T[size - m, b - 1] + P[b] Tmax[m]; `below` is Tmax of the next level. Without a limit on
-    depth (`below` is None) Tmax is the table's own maximum, which is complete for m < size.
+    table[b, size] = max over m of table[b - 1, size - m] + acceptance[b - 1] below[m]; `below` is `value` of the next
+    level. Without a limit on depth (None) it is this level's own `value`, which is complete for m < size.
     """
     branches_most = min(len(acceptance), largest - 1)
     table = np.full((branches_most + 1, largest + 1), -np.inf)

@@ -103,7 +103,7 @@ class Draft:
         return self.follow(lambda node: next(remaining, None))[0]
 
     def part(self, tree: Tree, nodes: list[int]) -> "Draft":
-        """The draft of some of its nodes, which form `tree` together with the root: node i of it is nodes[i]."""
+        """The draft of these nodes alone, the root first; they form `tree`, whose node i is nodes[i]."""
         rows = {name: values[nodes] for name in ("tokens", "probs", "counts", "reach")
                 if (values := getattr(self, name)) is not None}
         shares = tuple((probs[nodes], counts[nodes]) for probs, counts in self.shares)

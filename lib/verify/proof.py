@@ -155,7 +155,9 @@ def outcomes(function: Callable[[Forks], Any]) -> Iterator[tuple[float, Any]]:
 
 
 class Forks:
-    """Draws that take these ways, an index for each fork, then the first; `other_ways` begin the runs not taken."""
+    """Draws of one run: fork i takes ways[i], and forks beyond these take their first possible way. `other_ways` lists
+    the `ways` of the runs that take another way at one of the latter.
+    """
 
     def __init__(self, ways: list[int]):
         self.ways, self.passed = ways, 0  # passed: forks so far
@@ -200,7 +202,7 @@ class Uniform:
 
 
 class Token:
-    """An index drawn in proportion to weights: a comparison decides whether it is equal, use as an index decides it.
+    """An index drawn in proportion to weights. A comparison forks into equal and different, use as an index into all.
 
     A token that is never used, such as the bonus token, needs no fork: `settle` gives its chances.
     """

@@ -149,7 +149,8 @@ def _check(settings: dict, target: LlamaConfig, most_layers: int) -> None:
     for name in COUNTS[kind]:
         count, most = settings.get(name), most_layers if "layers" in name else math.inf
         if type(count) is not int or not 1 <= count <= most:
-            raise ValueError(f"config.json has {name} {count!r}, which must count from 1 on")
+            raise ValueError(f"config.json has {name} {count!r}, which must count from 1 "
+                             f"{'on' if most == math.inf else f'to {most}, the number of tensors'}")
     mask, masked = settings.get("mask_token_id"), KINDS[kind] is BlockHead and not settings["learned_places"]
     if masked and not (type(mask) is int and 0 <= mask < target.vocab_size):
         raise ValueError(f"config.json has mask_token_id {mask!r}, which is none of the {target.vocab_size} tokens")

@@ -26,7 +26,7 @@ class ResidualBlock(nn.Module):
 
 
 class MedusaHeads(Head):
-    """K stacks of residual blocks, the k-th for the token k + 2 positions after that of the hidden state (Cai et al.
+    """Stacks k = 0 .. K - 1 of residual blocks, each for the token k + 2 after that of the hidden state (Cai et al.
     2024, section 2.1.1). Submodules have the names of published files: a number for each head. In version 1 of that
     layout every head ends in an output layer (config.outputs_per_head); else all share the target's.
     """

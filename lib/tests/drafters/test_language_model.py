@@ -125,7 +125,7 @@ def test_without_a_budget_there_is_no_forward_pass(shape, proposal):
 
 @pytest.mark.parametrize("settings, shape, message", [
     (dict(proposal="iid", temperature=0), "chain:2", "temperature is 0"), ({}, "star:25", "24 tokens"),
-    (dict(proposal="iid"), "dyspec@4", "proposal is 'iid'")])
+    (dict(proposal="iid"), "dyspec@4", "not of 'iid'")])
 def test_shapes_and_settings_that_do_not_fit_are_refused(settings, shape, message):
     with pytest.raises(ValueError, match=message):
         begin(LanguageModelDrafter(MODEL, **settings)).propose(named(shape), draws())

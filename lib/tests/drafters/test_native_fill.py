@@ -98,7 +98,7 @@ def decoded(name, dtype, shape, natively, seed):
         drafter = Eagle3Drafter(target, pack(small_heads.head("eagle3", target, 1, **HEADS[name])))
         done = live.decode(target, drafter, small_models.prompts(seed, (3, 9, 1), VOCABULARY), shape=shape,
                            max_new_tokens=12, observe=lambda rows, made, _: drafts.extend(made))
-    assert (drafter.filling is not None) == (natively and isinstance(drafter.output, torch.nn.Module))
+    assert (drafter.native_fill is not None) == (natively and isinstance(drafter.output, torch.nn.Module))
     return [draft.token_list for draft in drafts], done.new_tokens, drafter.calls
 
 

@@ -104,7 +104,7 @@ def test_a_prompt_can_be_typed(rounds):
     ("shape", "kary:two@4", "cannot be read"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
     ("shape", "kary:4,4", f"at most {MOST_NODES}"), ("shape", "chain:128", None),
     ("new_tokens", 600, "new tokens"), ("new_tokens", 1, "new tokens is 1: give 2 to 1024"),
-    ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "oracle", "continuations"),
+    ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "oracle", "texts"),
     ("drafter", "crystal", "choose one of")])
 def test_what_is_wrong_is_said_and_what_was_shown_stays(rounds, control, value, says):
     steps, picture = rounds.steps, rounds.picture.value
