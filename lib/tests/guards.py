@@ -18,6 +18,7 @@ import torch
 
 from lib import models
 from lib.decoding.loop import generate
+from lib.drafters.controls import RandomDrafter
 from lib.drafters.registry import make
 from lib.forward.load import load_pair
 from lib.models.dialogue import of_user
@@ -80,7 +81,8 @@ def milliseconds(dtype: str) -> dict[int, float]:
     pair, medians = pair_of(dtype), {}
     prompt = torch.randint(1000, 20000, (1, 200), generator=torch.Generator().manual_seed(0))
     for rows in ROWS:
-        done = generate(pair.target, make("random", pair), prompt, shape=f"chain:{rows - 1}", max_new_tokens=PASSES)
+        drafter = RandomDrafter(pair.vocabulary, torch.Generator().manual_seed(0))
+        done = generate(pair.target, drafter, prompt, shape=f"chain:{rows - 1}", max_new_tokens=PASSES)
         medians[rows] = 1000 * median(one.verify_seconds for one in done.rounds[3:])
     return medians
 
