@@ -270,8 +270,9 @@ class _OncePerText:
     def __init__(self, target):
         self.target, self.config, self.device, self.outputs = target, target.config, target.device, {}
 
-    def __call__(self, text: Tensor, **options):
+    def __call__(self, text: Tensor, output_hidden_states: bool, logits_to_keep: int):
         tokens = tuple(text[0].tolist())
         if tokens not in self.outputs:
-            self.outputs[tokens] = self.target(text, **options)
+            self.outputs[tokens] = self.target(text, output_hidden_states=output_hidden_states,
+                                               logits_to_keep=logits_to_keep)
         return self.outputs[tokens]
