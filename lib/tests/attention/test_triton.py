@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.attention.backends import refusal
@@ -45,6 +45,7 @@ def test_packed_bits_are_the_mask():
 
 
 @pytest.mark.optional
+@settings(deadline=None)
 @given(programs=st.integers(1, 3000), slots=st.integers(1, 300), keys=st.integers(1, 200_000))
 def test_splits_fill_the_gpu_without_a_nearly_empty_last_wave(programs, slots, keys):
     """Nearly the fewest idle slots of any number of ranges, none of them too short to be worth it."""
