@@ -85,6 +85,32 @@ def test_a_head_learns_the_logits_from_which_it_drafts(kind, drafted):
         torch.testing.assert_close(found, rows, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", heads.KINDS)
+def test_the_loss_of_a_step_is_that_of_each_depth_where_it_predicts(kind, tmp_path, monkeypatch):
+    """Each depth has 0.8 of the weight of the one before, and learns the target's distribution one position later."""
+    (head, drafted), windows = made(kind), spaced(PLAN.rows, seed=1)
+    losses = []
+
+    def keep(states, loss_of):
+        losses.extend(loss_of(state.detach(), depth).item() for depth, state in enumerate(states))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "backward_apart", keep)
+    monkeypatch.setattr(loop, "PASS_TOKENS", 1000)
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: None)
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(head, TARGET, drafted, windows, windows, PLAN, tmp_path / kind)
+    order = torch.randperm(len(windows[0]), generator=torch.Generator().manual_seed(PLAN.seed))
+    tokens, learned = (part[order[: PLAN.rows]] for part in windows)
+    hidden, states, positions = loop.depths_of(head, TARGET, tokens, step=1)
+    teacher = TARGET.get_output_embeddings()(hidden[-1])[..., drafted].softmax(-1)
+    for depth, (state, loss) in enumerate(zip(states, losses, strict=True)):
+        at = positions + depth
+        logits = loop.logits_of(head, TARGET, state, tokens[:, at], drafted)
+        values = -(teacher[:, at] * logits.log_softmax(-1)).sum(-1)
+        assert loss == pytest.approx((0.8**depth * values[learned[:, at]].mean()).item(), rel=1e-5)
+
+
 def test_evaluation_is_that_of_the_whole_models():
     (model, drafted), (tokens, learned) = made("nano"), spaced(5, seed=0)
     student, teacher = (one(tokens[:, :-1]).logits[learned] for one in (model, TARGET))
