@@ -96,7 +96,7 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
 
 @functools.cache
 def _cache_argument(kind: type) -> str:
-    """The name that a class of models gives its cache; reading signatures takes longer than a layer of a small model."""
+    """The name that a class of models gives its cache. Reading a signature takes longer than a small model's layer."""
     return "cache_params" if "cache_params" in signature(kind.forward).parameters else "past_key_values"
 
 

@@ -165,8 +165,9 @@ def recommend(pairs: Sequence, choosing, judging, *, formats: Sequence[str] = ()
     begin, advised = clock(), evidence.recommendation
     task = Task(pairs, (), tuple(choice.batch for choice in advised.by_batch), advised.new_tokens, limits, seed,
                 generate, clock, torch.Generator().manual_seed(seed), np.random.default_rng(seed))
-    comparison = Comparison(evidence, task, pairs[0].dtype.partition("|")[0], pairs[0].target.device, spread(choosing, FEW),
-                            load, Deadline(clock, end),
+    reference = pairs[0].dtype.partition("|")[0]
+    comparison = Comparison(evidence, task, reference, pairs[0].target.device, spread(choosing, FEW), load,
+                            Deadline(clock, end),
                             lambda line: report(f"{clock() - begin:4.0f} s on number formats: {line}"))
     from_file = getattr(pairs[0].target, "gguf_file", "")
     answer = compare(comparison, formats or [name for name in FORMATS if name != STORED or from_file])

@@ -44,7 +44,7 @@ class Drafter:
     """
 
     calls: int = 0  # forward passes of its model since it was made
-    idle_passes: int = 0  # those that a round takes in which it drafts nothing
+    idle_passes: int = 0  # those of a round in which the drafter drafts nothing
     levels: list[int] | None = None  # forward passes that each row's last draft takes alone; None: those of the batch
     window: int | None = None  # positions that its model has; None without a limit
     deepest: int | None = None  # levels that it can draft; None without a limit
@@ -227,6 +227,8 @@ def partial_draft(shape: Tree, tokens: Sequence[int]) -> Draft:
 
 def first_levels(shape: Tree | Growth, depth: float) -> Tree | Growth:
     """The shape, or where it is deeper its first levels."""
+    if shape.max_depth <= depth:  # as in nearly every round
+        return shape
     if isinstance(shape, Growth):
         return shape.at_most(depth)
     return part_of(shape, tuple(np.flatnonzero(shape.depth <= depth).tolist()))

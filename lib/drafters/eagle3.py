@@ -64,8 +64,8 @@ class Eagle3Drafter(HeadDrafter):
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
                drafts: Sequence[Draft] | None = None) -> None:
-        """Forgets the tree; entries of the accepted nodes wait. Those that still waited in a round without a draft are
-        forwarded now, and those of the prompts but the roots' in the first call.
+        """Forgets the tree; entries of the accepted nodes wait. After a round without a draft, the entries that still
+        wait are forwarded; in the first call, those of the prompts without the roots.
         """
         with forward():
             features = self.head.read(target_outputs.hidden_states)

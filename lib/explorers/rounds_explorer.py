@@ -67,8 +67,8 @@ class RoundsExplorer:
     same settings give the same rounds.
     Display `view`. Errors appear in `message`; the last decoding that worked stays below.
 
-    JupyterLab calls a widget's callbacks in several threads. One of them decodes at a time; of those that wait meanwhile
-    only the one of the newest setting decodes.
+    JupyterLab calls a widget's callbacks in several threads. One of them decodes at a time; of those that wait
+    meanwhile only the one of the newest setting decodes.
     """
 
     def __init__(self, pairs: Sequence[Pair], prompts: PromptSet, *, shape: str = "kary:2@14", drafter: str = "",

@@ -63,9 +63,10 @@ class Studied:
 
 
 def measure(store: Store, *, device: str, pairs: Sequence[str], drafters: Sequence[str], prompts: str,
-            choose_prompts: int, judge_prompts: int, new_tokens: int, temperatures: Sequence[float], families: Sequence[str], budgets: Sequence[int], depth_budget: int,
-            chain_lengths: Sequence[int], growth_rules: Sequence[str], live_shapes: Sequence[str], live_tokens: int,
-            dtype: str, seed: int, publish: str = "") -> None:
+            choose_prompts: int, judge_prompts: int, new_tokens: int, temperatures: Sequence[float],
+            families: Sequence[str], budgets: Sequence[int], depth_budget: int, chain_lengths: Sequence[int],
+            growth_rules: Sequence[str], live_shapes: Sequence[str], live_tokens: int, dtype: str, seed: int,
+            publish: str = "") -> None:
     """Writes the tables acceptance, depth, nodes, rank, chains, repetition, vocabulary, choices, growth, live,
     expected, answer and models.
 

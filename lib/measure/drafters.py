@@ -40,8 +40,9 @@ def measure(store: Store, *, pairs: Sequence[str], drafters: Sequence[str], othe
     """Writes the table "drafters", all rows of a prompt together, and "head_curves" where the first target has heads
     with a record of their training.
 
-    pairs: names; the first target is decoded with `drafters` (see `competing`), the others with `other_drafters`. shapes: names of static shapes; grown: budgets at which
-    drafters that can grow trees also do. judge_prompts: of each kind. new_tokens: of a continuation.
+    pairs: names; the first target is decoded with `drafters` (see `competing`), the others with
+    `other_drafters`. shapes: names of static shapes; grown: budgets at which drafters that can grow trees also do.
+    judge_prompts: of each kind. new_tokens: of a continuation.
     """
     loaded = load_pairs(pairs, dtype=dtype, device=device)
     by_target: dict[str, list] = {}

@@ -85,7 +85,7 @@ class TreeLayer(CacheLayerMixin):
         """Takes one buffer [2, B, Hkv, capacity, d] for both, or one [1, ..] for each."""
         self.buffers, self.capacity = buffers, buffers[0].shape[3]
         self.keys, self.values = buffers[0][0], buffers[-1][-1]
-        self.address = buffers[0].data_ptr()  # here, since a round of a small model has time for few calls of PyTorch
+        self.address = buffers[0].data_ptr()  # kept, because each call of PyTorch takes time in every round
 
     def join(self, others: Sequence["TreeLayer"]) -> None:
         """Appends the rows of other layers."""

@@ -121,12 +121,14 @@ def errors_of(source) -> Iterator[None]:
     except Exception as error:
         if "trust_remote_code" in str(error):
             reason = "brings code of its own, which never runs here; choose a model that transformers supports"
+        elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
+            reason = "does not fit into the free memory; take a smaller dtype, a smaller model or another device"
         elif "ignore_mismatched_sizes" in str(error):
             reason = "has weights of other shapes than its config.json says; fetch or save both again"
         else:
             text = f"{type(error).__name__}: {' '.join(str(error).split()):.400}"
             reason = (f"cannot be read as a model ({text}); check its name and that its files are whole; "
-                      "HF_HUB_OFFLINE=0 lets the hub be asked")
+                      "set HF_HUB_OFFLINE=0 to ask the hub")
         raise PairError(f"{source} {reason}") from error
 
 

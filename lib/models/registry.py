@@ -10,7 +10,7 @@ from lib.models.packages import PACKAGED
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
 NO_MODEL = "none"  # the name of the draft model of a target alone
-SIZES = SHIPPED / "sizes"  # a published config.json each
+SIZES = SHIPPED / "sizes"  # a config.json each, with the numbers that a model's makers publish
 RANDOM = "random:"  # before one of SIZES: with random weights, to measure costs, which do not depend on the weights
 FOLDER, GGUF, HUB = "folder", "gguf", "hub"  # the other kinds of sources
 SMOLLM2, GEMMA3 = PACKAGED  # the headline target, and an optional one

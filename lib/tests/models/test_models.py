@@ -224,3 +224,10 @@ def test_device_and_memory(monkeypatch, folders):
     monkeypatch.setattr(checks, "free_memory", lambda device: 50_000)
     assert "the weights of target in float32 and none in float32 need 0.0 GiB, 0.0 GiB are free on cpu" in refusal(
         pair, dtype="float32")
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_memory_that_runs_out_while_a_model_loads_is_no_fault_of_its_files(error):
+    with pytest.raises(PairError, match="m does not fit into the free memory; take a smaller dtype"):
+        with checks.errors_of("m"):
+            raise error
