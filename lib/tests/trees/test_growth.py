@@ -65,6 +65,20 @@ def best_first(children, budget: int, max_depth: int) -> Tree:
     return Tree.from_choices(chosen)
 
 
+@settings(deadline=None, max_examples=40)
+@given(SEEDS, st.integers(1, 24), st.integers(1, 6))
+def test_the_last_node_of_a_full_tree_gets_no_children(seed, budget, depth):
+    """None of them could enter, so that a forward pass for it alone would be wasted."""
+    rule = named(f"dyspec:{depth}@{budget}")
+
+    def children(candidates, nodes):
+        if len(candidates.reach) > budget:
+            assert candidates.best(budget)[-1] not in nodes
+        return np.stack([chances(seed, path(candidates, node))[: rule.width] for node in nodes])
+
+    assert grow(rule, children).tree.budget == min(budget, sum(VOCABULARY**level for level in range(1, depth + 1)))
+
+
 @settings(deadline=None, max_examples=80)
 @given(SEEDS, st.integers(0, 24), st.integers(1, 6), st.booleans(), st.booleans())
 def test_best_first_by_level_is_the_heap_node_by_node(seed, budget, depth, coarse, by_depth):
