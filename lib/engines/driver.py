@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lib.engines.environments import Environment
-from lib.engines.methods import Method, Setting
+from lib.engines.methods import Method, Setting, Way
 
 TOLD = 8  # last lines of a log that an error quotes
 PATIENCE = 10  # seconds that a process has to end after each signal
@@ -31,13 +31,16 @@ class Decoded:
     """What one call gave for prompts that were decoded together.
 
     tokens: of each prompt, without the prompt. seconds: of the call; prefill: of it until each prompt had its first
-    token. As the engine counts: drafts, rounds with at least one draft token; drafted, draft tokens; accepted, draft
-    tokens by position in the draft. NaN, -1 and empty where it counts none.
+    token; drafting: of it in drafting. steps: forward passes of the target after the prefill. As the backend counts:
+    drafts, rounds with at least one draft token; drafted, draft tokens; accepted, draft tokens by position in the draft.
+    NaN, -1 and empty where it counts none.
     """
 
     tokens: Sequence[Sequence[int]]
     seconds: float
     prefill: float
+    drafting: float = float("nan")
+    steps: int = -1
     drafts: int = -1
     drafted: int = -1
     accepted: Sequence[int] = ()
@@ -142,6 +145,29 @@ def without_ours() -> dict[str, str]:
     """This process's variables without those that lead a Python to the packages of this one."""
     return {name: value for name, value in os.environ.items()
             if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+
+
+class Backend(Protocol):
+    """Whoever decodes, with a number format: this project's loop (`own`), or a serving engine (`registry.Chosen`).
+
+    name: in tables. batches: whether it decodes several prompts together while it drafts. idles: whether a round
+    without a draft differs from a plain step. padded: whether each row of a check is as wide as the widest. at_once:
+    ways that run at the same time, beside plain decoding.
+    """
+
+    name: str
+    batches: bool
+    idles: bool
+    padded: bool
+    at_once: int
+
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> AbstractContextManager[Running]:
+        """The backend with a way to draft. window: positions of prompt and answer together; batch: prompts decoded
+        together at most; log: the file of a process's output.
+        """
+
+    def line(self, way: Way) -> str:
+        """What a user sets to decode so."""
 
 
 class Engine(Protocol):

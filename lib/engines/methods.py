@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from lib.drafters.drafter import Drafter, FirstBranch
+from lib.drafters.drafter import ROOT_ALONE, Drafter, FirstBranch
 from lib.drafters.registry import make
+from lib.replay import acceptance
 from lib.replay.simulated import Recorded, rounds
 from lib.trees.growth import Growth
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
 
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
-Sizes = np.ndarray  # int64[R, 2]: of each round the draft tokens and the accepted ones
+Sizes = np.ndarray  # int64[R, 3]: of each round the draft tokens, the accepted ones, and the drafter's forward passes
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,9 @@ class Method:
 
     def way(self, pair, tokens: int) -> "Way":
         """The way with this number of draft tokens, for a pair."""
-        return Way(replace(self.setting(pair), tokens=tokens), self, self.replays(pair, tokens))
+        setting = replace(self.setting(pair), tokens=tokens)
+        return Way(f"{self.label}:{tokens}", self.label, self.shape(tokens), f"chain:{tokens}",
+                   self.replays(pair, tokens), setting, self.ending, self.at_prompt, self.alone)
 
 
 def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
@@ -82,44 +85,63 @@ def chains_as(kind: str) -> Callable[[object, int], Drafter]:
 
 @dataclass(frozen=True)
 class Way:
-    """A setting of an engine, with its method and the drafter that drafts the same in replay; None for both of plain
-    decoding and of forced drafts.
+    """A drafter with a tree, or an engine's method with a number of draft tokens.
+
+    name: in tables. method: the drafter's spec (see `drafters.make`), or the engine's name. shape, shape_name: the tree
+    or growth rule that it drafts. drafter: the one that drafts the same in replay; None for plain decoding and forced
+    drafts. setting: of an engine. ending, at_prompt, alone: as of `Method`.
     """
 
-    setting: Setting
-    method: Method | None = None
+    name: str
+    method: str
+    shape: Tree | Growth = ROOT_ALONE
+    shape_name: str = "chain:0"
     drafter: Drafter | None = None
+    setting: Setting = Setting()
+    ending: Callable[[Sizes, np.ndarray, np.ndarray], Sizes] = whole
+    at_prompt: bool = False
+    alone: bool = False
 
     @property
-    def label(self) -> str:
-        """The method's name in tables."""
-        return self.method.label if self.method else self.setting.method
+    def nodes(self) -> int:
+        """Draft tokens of a round at most."""
+        return self.shape.budget
 
     @property
-    def name(self) -> str:
-        """Label and number of draft tokens, as in "ngram:4"."""
-        return f"{self.label}:{self.setting.tokens}" if self.method else self.label
-
-    @property
-    def tokens(self) -> int:
-        """Draft tokens per round at most."""
-        return self.setting.tokens
+    def is_chain(self) -> bool:
+        """Whether it drafts a path of favourites."""
+        return isinstance(self.shape, Tree) and self.shape.is_path and not self.shape.rank.any()
 
 
-def sizes_of(way: Way, known: Recorded, new_tokens: int) -> list[Sizes]:
-    """By prompt the rounds of a way as the engine counts them, by replay of its own plain text, which goes on past the
-    answer, so that every round is decided.
+PLAIN_WAY = Way(PLAIN, PLAIN)
 
-    known: rounds start before the answer's end. new_tokens: the limit of an answer, which leaves room for so much; an
-    earlier end of the text leaves fewer tokens that count.
+
+def forced(nodes: int) -> Way:
+    """Forced drafts of up to so many nodes."""
+    return Way(FORCED, FORCED, chain(nodes), f"chain:{nodes}", setting=Setting(FORCED, nodes))
+
+
+def rounds_of(way: Way, recorded: Recorded, new_tokens: int) -> list[Sizes]:
+    """By prompt the rounds of a way as its backend counts them, by replay of the backend's own plain text, which goes on
+    past the answer, so that every round is decided.
+
+    recorded: rounds start before the answer's end. new_tokens: the limit of an answer, which leaves room for so much;
+    an earlier end of the text leaves fewer tokens that count.
     """
-    method, trace = way.method, known.trace
-    if method.at_prompt:  # the prompt's last token is the first root
-        last = np.array([prompt[-1:].tolist() for prompt in known.prompts])
+    trace = recorded.trace
+    if way.at_prompt:  # the prompt's last token is the first root
+        last = np.array([prompt[-1:].tolist() for prompt in recorded.prompts])
         trace = replace(trace, tokens=np.concatenate([last, trace.tokens], axis=1), lengths=trace.lengths + 1)
-        known = Recorded(trace, [prompt[:-1] for prompt in known.prompts])
-    walk = rounds(known, way.drafter, method.shape(way.tokens))
-    sizes = method.ending(np.stack([walk.drafted, walk.accepted], axis=1),
-                          new_tokens - (2 - method.at_prompt) - walk.starts,
-                          trace.lengths[walk.rows] - walk.starts - 1)
-    return [sizes[walk.rows == row] for row in range(len(known.prompts))]
+        recorded = Recorded(trace, [prompt[:-1] for prompt in recorded.prompts])
+    by_ranks = way.method in trace.ranks and isinstance(way.shape, Tree) and not way.drafter.traits.reads_text
+    if by_ranks:
+        walk = acceptance.rounds_of(trace, way.shape, way.method)
+        passes = np.full(len(walk.rows), 1 if way.drafter.traits.one_pass else way.shape.max_depth)
+    else:
+        walk = rounds(recorded, way.drafter, way.shape)
+        passes = walk.draft_calls
+    drafted = way.ending(np.stack([walk.drafted, walk.accepted], axis=1),
+                         new_tokens - (2 - way.at_prompt) - walk.starts,
+                         trace.lengths[walk.rows] - walk.starts - 1)
+    sizes = np.column_stack([drafted, passes])
+    return [sizes[walk.rows == row] for row in range(len(recorded.prompts))]

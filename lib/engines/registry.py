@@ -2,11 +2,12 @@
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from lib.engines.driver import Engine, Running
 from lib.engines.environments import Environment
 from lib.engines.llama_cpp import LLAMA_CPP
-from lib.engines.methods import PLAIN, Method, Setting
+from lib.engines.methods import PLAIN, Method, Setting, Way
 from lib.engines.openvino import OPENVINO
 from lib.engines.transformers import TRANSFORMERS
 from lib.engines.vllm import VLLM
@@ -30,32 +31,48 @@ def environments() -> dict[str, Environment]:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """An engine with a number format, and options that hold for all its settings."""
+class Served:
+    """A serving engine with a number format, options that hold for all its settings, and a target (as `load_pair` gives
+    it): see `driver.Backend`.
+    """
 
+    name: str
     engine: Engine
     dtype: str = DTYPES[0]
     options: dict[str, object] = field(default_factory=dict)
+    target: object = None
+    threads: int = 1
+    padded, at_once = False, 3  # each way has a process with weights of its own
 
-    def start(self, target, setting: Setting, **settings) -> AbstractContextManager[Running]:
-        """See `Engine.start`; target: as `load_pair` gives it."""
-        return self.engine.start(self.engine.weights(target, self.dtype), self._with_options(setting),
-                                 dtype=self.dtype, **settings)
+    @property
+    def batches(self) -> bool:
+        """As of the engine."""
+        return self.engine.batches
 
-    def line(self, setting: Setting) -> str:
+    @property
+    def idles(self) -> bool:
+        """As of the engine."""
+        return self.engine.idles
+
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> AbstractContextManager[Running]:
+        """As `driver.Backend.start`."""
+        return self.engine.start(self.engine.weights(self.target, self.dtype), self._setting(way), dtype=self.dtype,
+                                 threads=self.threads, window=window, batch=batch, log=log)
+
+    def line(self, way: Way) -> str:
         """What a user of the engine sets, with places from the repository's root on; nothing for plain decoding."""
-        line = self.engine.line(self._with_options(setting)) if setting.method != PLAIN else ""
+        line = self.engine.line(self._setting(way)) if way.setting.method != PLAIN else ""
         return line.replace(f"{HOME}/", "")
 
     def methods(self, kind: str) -> list[Method]:
         """The methods for a kind of drafter, or a draft model, whose kind is "model"."""
         return [method for method in self.engine.methods if method.kind == kind]
 
-    def _with_options(self, setting: Setting) -> Setting:
-        return replace(setting, options={**self.options, **setting.options})
+    def _setting(self, way: Way) -> Setting:
+        return replace(way.setting, options={**self.options, **way.setting.options})
 
 
-def parse(spec: str) -> Chosen:
+def parse(spec: str) -> Served:
     """An engine as "vllm", "vllm:bfloat16" or "vllm:compiled". ValueError names what is wrong with another text."""
     name, *options = spec.split(":")
     found, taken = engine(name), (*DTYPES[:2], *OWN.get(name, ()))
@@ -63,4 +80,4 @@ def parse(spec: str) -> Chosen:
     if len(formats) > 1 or len({*options}) < len(options) or not {*options} <= {*taken}:
         raise ValueError(f"engine is {spec!r}; after {name} give one number format at most, and each word once, of "
                          f"{', '.join(taken)}")
-    return Chosen(found, *formats, options={option: True for option in options if option not in DTYPES})
+    return Served(spec, found, *formats, options={option: True for option in options if option not in DTYPES})

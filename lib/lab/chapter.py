@@ -15,14 +15,17 @@ from lib.lab import provenance, tables, theme
 
 @dataclass(frozen=True)
 class Store:
-    """Where a measuring function keeps its rows. folder: of the run; mark: the fingerprint of what makes the rows."""
+    """Where a measuring function keeps its rows. folder: of the run; number: of the notebook, as "02"; mark: the
+    fingerprint of what makes the rows.
+    """
 
     folder: Path
+    number: str
     mark: str
 
     def open(self, name: str) -> tables.Table:
         """A table to which rows are added one after another; those of an earlier run with this mark are kept."""
-        return tables.Table(self.folder, name, self.mark)
+        return tables.Table(self.folder, f"{self.number}_{name}", self.mark)
 
     def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """A whole table as an earlier run of the same mark wrote it, else as `make` returns it, which is then written.
@@ -37,7 +40,7 @@ class Store:
 
     def write(self, name: str, rows: pd.DataFrame) -> None:
         """Writes a whole table in the place of the old one."""
-        tables.write(self.folder, name, rows, self.mark)
+        tables.write(self.folder, f"{self.number}_{name}", rows, self.mark)
 
 
 class Chapter:
@@ -62,14 +65,17 @@ class Chapter:
             print("rows of the finished run")
             return
         mark = provenance.fingerprint(files=files, device=device, parameters=settings | {"of": function.__module__})
-        function(Store(self.folder, mark), device=device, **settings)
+        function(Store(self.folder, self.number, mark), device=device, **settings)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The rows of a table, without their fingerprints; no rows where the run lacks it."""
+        """The rows of a table of this notebook ("rounds") or of another ("02_rounds"), without their fingerprints; no rows
+        where the run lacks it.
+        """
+        name = name if name[:2].isdigit() else f"{self.number}_{name}"
         path = tables.path_of(self.folder, name)
         if not path.exists():
-            dtypes = tables.schemas()[name].dtypes
-            return pd.DataFrame({column: pd.Series(dtype=dtypes[column]) for column in tables.schemas()[name].columns})
+            schema = tables.schema(name)
+            return pd.DataFrame({column: pd.Series(dtype=schema.dtypes[column]) for column in schema.columns})
         version = path.stat().st_mtime_ns
         if name not in self._read or self._read[name][0] != version:
             self._read[name] = version, tables.read(self.folder, name).drop(columns=tables.FINGERPRINT)

@@ -213,3 +213,41 @@ def format_estimates(estimates: pd.DataFrame, decimals: int = 2) -> list[str]:
 def format_estimate(row, spec: str = ".2f") -> str:
     """An estimate (with value, low and high) with its interval in brackets, if it has one: "1.40 [0.99, 1.84]"."""
     return f"{row.value:{spec}}" + ("" if np.isnan(row.low) else f" [{row.low:{spec}}, {row.high:{spec}}]")
+
+
+# --------------------------------------------------------------------------------------------------------------- speeds
+
+UNKNOWN = Estimate(float("nan"), float("nan"), float("nan"), 0, 0)
+
+
+def two_phase(measured: np.ndarray, predicted: np.ndarray, others: np.ndarray, generator: np.random.Generator) -> Estimate:
+    """A geometric mean over units of which a random part was measured: in logs the mean of the predictions of all units,
+    and the mean of (measured - predicted) over the measured ones (Cochran 1977, section 7.4, with slope 1).
+
+    measured, predicted: float[n], logs of the measured units; zeros as predictions leave these out. others: float[m],
+    predicted logs of the other units. n_rounds counts all units, n_prompts those that were measured.
+    """
+    count, rest = len(measured), len(others)
+    share = rest / (count + rest)
+    parts = [measured - share * predicted] + ([share * others] if rest else [])
+    return of_logs(parts, generator)
+
+
+def of_logs(parts: Sequence[np.ndarray], generator: np.random.Generator, resamples: int = RESAMPLES) -> Estimate:
+    """exp of the sum of the means of independent samples of logs, float[n_i] each, with an interval by bootstrap t
+    (Efron & Tibshirani 1993, section 12.5); NaN where the first sample has fewer than FEWEST members.
+    """
+    parts = [np.asarray(part, dtype=float) for part in parts]
+    value = float(sum(part.mean() for part in parts))
+    low = high = float("nan")
+    if len(parts[0]) >= FEWEST and all(len(part) > 1 for part in parts):
+        drawn = [part[generator.integers(len(part), size=(resamples, len(part)))] for part in parts]
+        errors = (sum(part.mean(-1) for part in drawn) - value) / np.maximum(_standard_error(drawn), 1e-12)
+        tail = (1 - LEVEL) / 2
+        low, high = np.exp(value - np.quantile(errors, [1 - tail, tail]) * _standard_error(parts)).tolist()
+    return Estimate(float(np.exp(value)), low, high, len(parts[0]), sum(map(len, parts)))
+
+
+def _standard_error(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Of the sum of the means of independent samples [..., n_i]."""
+    return np.sqrt(sum(part.var(-1, ddof=1) / part.shape[-1] for part in parts))

@@ -1,14 +1,16 @@
 """The tables of a run: what their columns mean, and their rows, each with the fingerprint of what made it.
 
 `data/columns.csv` declares every table: a row without a column says what a row of the table is, the others its columns
-in the order of the file, with kind, unit and meaning, and the place of those that together name a row (`key`). A table
-is the file `RUN/tables/NAME.csv`; in the committed run, large ones are compressed (`NAME.csv.xz`). Every change
-replaces the whole file in one step, so a stopped writer leaves all rows that it added before.
+in the order of the file, with kind, unit and meaning, and the place of those that together name a row (`key`). Each
+notebook of a run has tables of its own: the table "rounds" of notebook 02 is "02_rounds", in the file
+`RUN/tables/02_rounds.csv`; in the committed run, large ones are compressed (`.csv.xz`). Every change replaces the whole
+file in one step, so a stopped writer leaves all rows that it added before.
 """
 
 import csv
 import io
 import lzma
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,6 +73,11 @@ def schemas() -> dict[str, Schema]:
     return declared
 
 
+def schema(name: str) -> Schema:
+    """The schema of a notebook's table: that of "rounds" for "02_rounds"."""
+    return schemas()[re.sub(r"^\d\d_", "", name)]
+
+
 class Table:
     """One table of a run, opened for writing. A row counts as done only where its fingerprint is this table's.
 
@@ -79,7 +86,7 @@ class Table:
     """
 
     def __init__(self, run_dir: str | Path, name: str, fingerprint: str):
-        self.schema, self.fingerprint = schemas()[name], fingerprint
+        self.schema, self.fingerprint = schema(name), fingerprint
         self.path = Path(run_dir) / "tables" / f"{name}.csv"
         try:
             rows = _parse(self.schema, path_of(run_dir, name), whole_lines=True)
@@ -131,7 +138,7 @@ def read(run_dir: str | Path, name: str) -> pd.DataFrame:
     """
     path = path_of(run_dir, name)
     try:
-        return _parse(schemas()[name], path)
+        return _parse(schema(name), path)
     except FileNotFoundError:
         raise FileNotFoundError(f"no table {name!r} in run {run_dir} ({path}); run the notebook that makes it "
                                 "first") from None
@@ -139,8 +146,8 @@ def read(run_dir: str | Path, name: str) -> pd.DataFrame:
 
 def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> None:
     """Write a whole table in the place of the old one."""
-    frame = _validated(schemas()[name], rows, fingerprint)
-    _keys_of(schemas()[name], frame)
+    frame = _validated(schema(name), rows, fingerprint)
+    _keys_of(schema(name), frame)
     _replace(Path(run_dir) / "tables" / f"{name}.csv", frame)
 
 

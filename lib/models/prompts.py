@@ -45,15 +45,16 @@ class PromptRow:
 
 @dataclass(frozen=True)
 class PromptSet:
-    """Tokenised prompts: names, kinds of text, and ids int64[T] each."""
+    """Tokenised prompts: names, kinds of text, ids int64[T], and the number of the user's turn each."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
     ids: tuple[Tensor, ...]
+    turns: tuple[int, ...] = ()
 
     def select(self, rows: Sequence[int]) -> "PromptSet":
         """The prompts of these rows, in this order."""
-        return PromptSet(*(tuple(column[row] for row in rows) for column in (self.names, self.kinds, self.ids)))
+        return PromptSet(*(tuple(column[row] for row in rows) for column in vars(self).values()))
 
     def split(self, choose: int, judge: int) -> tuple["PromptSet", "PromptSet"]:
         """The prompts from which trees are chosen, and those that judge them, as `split_rows` finds them."""
@@ -101,7 +102,8 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | 
         if limit is not None and len(ids[-1]) > limit:
             raise ValueError(f"{row.where}: the prompt has {len(ids[-1])} tokens, {limit} fit beside what is "
                              "generated; shorten it, or generate less")
-    return PromptSet(tuple(row.name for row in prompts), tuple(row.kind for row in prompts), tuple(ids))
+    turns = tuple(sum(message["role"] == "user" for message in row.messages) for row in prompts)
+    return PromptSet(tuple(row.name for row in prompts), tuple(row.kind for row in prompts), tuple(ids), turns)
 
 
 def file_of(path: str | Path, has_template: bool) -> Path:

@@ -1,0 +1,102 @@
+"""This project's loop as a backend in this process, one per number format: trees, growth rules and batches."""
+
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Sequence
+
+import torch
+
+from lib.decoding import loop
+from lib.decoding.records import Generation, Round
+from lib.drafters.controls import ExcerptDrafter
+from lib.drafters.drafter import ROOT_ALONE, NoDrafter
+from lib.engines.driver import Decoded
+from lib.engines.methods import FORCED, PLAIN, Way
+from lib.lab.timing import synchronise
+from lib.models.load import Pair
+from lib.attention.registration import takes_chains
+from lib.trees import named
+
+DEEPEST = 4  # levels of forced drafts: chains side by side, which a check reads as any other tree of as many nodes
+
+
+@dataclass(frozen=True)
+class Own:
+    """The loop with the models of a pair: see `driver.Backend`. texts: of which forced drafts are excerpts."""
+
+    pair: Pair
+    texts: Sequence[torch.Tensor]
+    batches = idles = padded = True
+    at_once = 8
+
+    @property
+    def name(self) -> str:
+        """The name in tables: "own:bfloat16"."""
+        return f"own:{self.pair.dtype}"
+
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> AbstractContextManager["Decoding"]:
+        """As `driver.Backend.start`."""
+        return nullcontext(Decoding(self, way))
+
+    def line(self, way: Way) -> str:
+        """The call of `generate`."""
+        return f'generate(target, make("{way.method}", pair), input_ids, shape="{way.shape_name}")'
+
+    @cached_property
+    def chains(self) -> bool:
+        """Whether the target takes chains alone."""
+        return takes_chains(self.pair.target.config)
+
+    @cached_property
+    def excerpts(self) -> ExcerptDrafter:
+        """The drafter of forced rounds."""
+        return ExcerptDrafter(self.texts, self.pair.vocabulary, torch.Generator().manual_seed(0))
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The loop with one way: implements `driver.Running`."""
+
+    own: Own
+    way: Way
+
+    def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
+               drafted: int | None = None) -> Decoded:
+        """As `Running.decode`; a forced round accepts what its excerpt happens to hold, and is counted by `steps`."""
+        pair, drafter, shape = self.own.pair, self.way.drafter, self.way.shape
+        if self.way.name == PLAIN or drafted == 0:
+            drafter, shape = NoDrafter(), ROOT_ALONE
+        elif self.way.name == FORCED:
+            drafter, shape = self.own.excerpts, forced_shape(drafted, self.own.chains)
+        ids, mask = next(loop.in_batches([torch.tensor(prompt) for prompt in prompts], len(prompts)))
+        synchronise(pair.target.device)
+        start = time.perf_counter()
+        done = loop.generate(pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
+                             eos_token_id=list(ends))
+        synchronise(pair.target.device)
+        return decoded(done, time.perf_counter() - start)
+
+
+def forced_shape(nodes: int, chain: bool):
+    """Chains side by side of so many nodes with up to DEEPEST levels, or one chain."""
+    side_by_side = -(-nodes // DEEPEST)
+    return named(f"chain:{nodes}" if chain or side_by_side == 1 else f"independent:{side_by_side}@{nodes}")
+
+
+def decoded(done: Generation, seconds: float) -> Decoded:
+    """What a call of the loop gave in so many seconds."""
+    steps = per_step(done.rounds)
+    drafts = [record for record in done.rounds if record.drafted]
+    longest = max((record.accepted for record in drafts), default=0)
+    return Decoded(done.new_tokens, seconds, seconds - sum(step.seconds for step in steps),
+                   sum(step.draft_seconds for step in steps), len(steps), len(drafts), done.drafted,
+                   [sum(record.accepted > position for record in drafts) for position in range(longest)])
+
+
+def per_step(rounds: Sequence[Round]) -> list[Round]:
+    """The first row's record of every step of a batch: records are ordered by step, then by row."""
+    begins = [True, *(after.row <= before.row for before, after in zip(rounds, rounds[1:]))]
+    return [record for record, first in zip(rounds, begins) if first]

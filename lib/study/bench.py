@@ -1,0 +1,138 @@
+"""A backend at work on the prompts of a run: what all five steps share."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from lib.engines.driver import Backend, Running
+from lib.engines.methods import PLAIN, Way
+from lib.lab import stats
+from lib.lab.chapter import Store
+from lib.models.prompts import PromptSet
+
+CHOOSING, JUDGING = PARTS = ("choosing", "judging")
+LOOPING = "looping"  # the part of prompts whose text repeats itself
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A backend with the prompts of a run, in the order of the table "prompts".
+
+    parts: for each prompt CHOOSING or JUDGING. new_tokens: of an answer at most. longest: draft tokens of a round at
+    most. ends: the tokens that end an answer. raced: units that are raced in each part, by batch size.
+    """
+
+    backend: Backend
+    store: Store
+    prompts: PromptSet
+    parts: Sequence[str]
+    new_tokens: int
+    batches: Sequence[int]
+    longest: int
+    ends: Sequence[int]
+    seed: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def say(self, line: str) -> None:
+        """Prints a line of progress."""
+        print(f"{time.monotonic() - self.began:4.0f} s: {self.backend.name}, {line}", flush=True)
+
+    @contextmanager
+    def running(self, *ways: Way) -> Iterator[dict[str, Running]]:
+        """The backend started with each of these ways, by name, at the same time."""
+        window = max(map(len, self.prompts.ids)) + self.new_tokens + 2 * self.longest + 2
+        with ExitStack() as stack:
+            yield {way.name: stack.enter_context(self.backend.start(
+                way, window=window, batch=max(self.batches_of(way)),
+                log=self.store.folder / "engines" / f"{self.backend.name}-{way.name}.log".replace(":", "-")))
+                for way in ways}
+
+    def batches_of(self, way: Way) -> list[int]:
+        """The batch sizes at which the backend decodes with a way."""
+        together = way.name == PLAIN or self.backend.batches and not way.alone
+        return [batch for batch in self.batches if batch == 1 or together]
+
+    def rows(self, part: str) -> list[int]:
+        """The prompts of a part, in the order in which they are raced."""
+        return [row for row, own in enumerate(self.parts) if own == part]
+
+    def calls(self, part: str, batch: int) -> list[list[int]]:
+        """The prompts of each call of a part; the last one is filled with the first prompts."""
+        rows = self.rows(part)
+        return [[rows[(first + index) % len(rows)] for index in range(batch)] for first in range(0, len(rows), batch)]
+
+    def ids(self, rows: Sequence[int]) -> list[list[int]]:
+        """The token ids of prompts."""
+        return [self.prompts.ids[row].tolist() for row in rows]
+
+    def call_name(self, rows: Sequence[int]) -> str:
+        """The name of a call in tables: that of its first prompt."""
+        return self.prompts.names[rows[0]]
+
+    @cached_property
+    def units(self) -> list[str]:
+        """The unit of each prompt: its conversation, or itself."""
+        return [stats.unit(name) for name in self.prompts.names]
+
+    def generator(self, *words: object) -> np.random.Generator:
+        """Randomness of a part of the work, a function of the seed and its name."""
+        return np.random.default_rng([self.seed, *" ".join(map(str, words)).encode()])
+
+
+def without_loops(bench: Bench) -> Bench:
+    """The bench without the prompts whose text loops in the table "texts", unless all of a part do."""
+    texts = bench.store.open("texts").frame()
+    looping = set(texts.loc[(texts["backend"] == bench.backend.name) & texts["loops"], "prompt"])
+    parts = [LOOPING if name in looping else part for name, part in zip(bench.prompts.names, bench.parts)]
+    return replace(bench, parts=parts if {*PARTS} <= {*parts} else bench.parts)
+
+
+def arranged(prompts: PromptSet, choose: int, judge: int, generator: np.random.Generator) -> tuple[PromptSet, list[str]]:
+    """Prompts in the order in which they are raced, and the part of each: of each kind `choose` units that choose and
+    `judge` that judge, alike in the share of later turns (see `spread`). A unit is a conversation, or equal prompts.
+
+    ValueError if a kind has fewer units.
+    """
+    units: dict[tuple[str, object], list[int]] = {}
+    first_of = {}
+    for row, (name, kind, ids) in enumerate(zip(prompts.names, prompts.kinds, prompts.ids)):
+        same = first_of.setdefault(tuple(ids.tolist()), stats.unit(name))
+        units.setdefault((kind, same), []).append(row)
+    by_kind: dict[str, list[list[int]]] = {}
+    for (kind, _), rows in units.items():
+        by_kind.setdefault(kind, []).append(rows)
+    if short := [kind for kind, members in by_kind.items() if len(members) < choose + judge]:
+        raise ValueError(f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts or "
+                         "judge_prompts, or give more prompts")
+    chosen: dict[str, list[list[int]]] = {CHOOSING: [], JUDGING: []}
+    for members in by_kind.values():
+        order = spread(members, [is_later(prompts, rows) for rows in members], generator)
+        chosen[CHOOSING] += order[:choose]
+        chosen[JUDGING] += order[choose : choose + judge]
+    rows, parts = [], []
+    for part, members in chosen.items():
+        strata = [(prompts.kinds[rows[0]], is_later(prompts, rows)) for rows in members]
+        for unit in spread(members, strata, generator):
+            rows += unit
+            parts += [part] * len(unit)
+    return prompts.select(rows), parts
+
+
+def is_later(prompts: PromptSet, rows: Sequence[int]) -> bool:
+    """Whether a unit's first prompt is a later turn of a conversation."""
+    return prompts.turns[rows[0]] > 1
+
+
+def spread(members: Sequence, strata: Sequence, generator: np.random.Generator) -> list:
+    """Members in a random order in which each stratum is spread evenly: any beginning holds about its share of each
+    (systematic sampling with a random start per stratum).
+    """
+    keys = np.empty(len(members))
+    for stratum in dict.fromkeys(strata):
+        rows = [row for row, own in enumerate(strata) if own == stratum]
+        keys[generator.permutation(rows)] = (np.arange(len(rows)) + generator.random()) / len(rows)
+    return [members[row] for row in np.argsort(keys, kind="stable")]
