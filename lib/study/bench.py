@@ -23,7 +23,7 @@ class Bench:
     """A backend with the prompts of a run, in the order of the table "prompts".
 
     parts: for each prompt CHOOSING or JUDGING. new_tokens: of an answer at most. longest: draft tokens of a round at
-    most. ends: the tokens that end an answer. raced: units that are raced in each part, by batch size.
+    most. ends: the tokens that end an answer. target: the name of the model that verifies.
     """
 
     backend: Backend
@@ -35,6 +35,7 @@ class Bench:
     longest: int
     ends: Sequence[int]
     seed: int = 0
+    target: str = ""
     began: float = field(default_factory=time.monotonic)
 
     def say(self, line: str) -> None:
@@ -50,6 +51,10 @@ class Bench:
                 way, window=window, batch=max(self.batches_of(way)),
                 log=self.store.folder / "engines" / f"{self.backend.name}-{way.name}.log".replace(":", "-")))
                 for way in ways}
+
+    def whose(self, temperature: float = 0.0) -> tuple[str, str, float]:
+        """The first parts of the key of a row about a text: target, backend and temperature."""
+        return self.target, self.backend.name, temperature
 
     def batches_of(self, way: Way) -> list[int]:
         """The batch sizes at which the backend decodes with a way."""
@@ -86,7 +91,8 @@ class Bench:
 def without_loops(bench: Bench) -> Bench:
     """The bench without the prompts whose text loops in the table "texts", unless all of a part do."""
     texts = bench.store.open("texts").frame()
-    looping = set(texts.loc[(texts["backend"] == bench.backend.name) & texts["loops"], "prompt"])
+    of_bench = (texts[["target", "backend", "temperature"]] == bench.whose()).all(axis=1)
+    looping = set(texts.loc[of_bench & texts["loops"], "prompt"])
     parts = [LOOPING if name in looping else part for name, part in zip(bench.prompts.names, bench.parts)]
     return replace(bench, parts=parts if {*PARTS} <= {*parts} else bench.parts)
 
