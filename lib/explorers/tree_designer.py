@@ -194,7 +194,7 @@ class TreeDesigner:
         nodes = acceptance.by_node(tree, rounds, self.judging.loops)
         kinds = rows.groupby("kind")[["accepted", "rounds"]].sum()
         return dict(length=length, rate=rate, kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
-                    shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))], rounds=length.n_rounds)
+                    shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))], rounds=int(rows["rounds"].sum()))
 
     def speed(self, tree: Tree, tokens: float) -> float | None:
         """Predicted speed over plain decoding at the typed costs; None where none is typed."""

@@ -27,7 +27,7 @@ DEEPEST = 16  # levels of the longest chain
 def measure(store: Store, *, targets: Sequence[str], choose_prompts: int, judge_prompts: int, new_tokens: int,
             budgets: Sequence[int], dtype: str, device: str, seed: int) -> None:
     """Writes the table "targets": target, drafter, family, budget, quantity ("length" accepted per round, or "rate" per
-    draft token), value, low, high, n_prompts, n_rounds.
+    draft token), value, low, high, n.
 
     choose_prompts, judge_prompts: of each kind; n-grams are counted in answers to the first. Rounds within loops do not
     count. A target that is there is not measured again.

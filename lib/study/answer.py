@@ -171,14 +171,13 @@ def about_trees(paired: Estimate) -> str:
 
 def said(estimate: Estimate) -> str:
     """An estimate with its interval and its number of raced and of all units."""
-    return f"{stats.format_estimate(estimate)} (n = {estimate.n_prompts} of {estimate.n_rounds})"
+    return f"{stats.format_estimate(estimate)} (n = {estimate.raced} of {estimate.n})"
 
 
 def estimate_row(estimate: Estimate) -> dict[str, object]:
-    """value, low, high, raced and n, null where they are not known."""
-    value, low, high, raced, count = asdict(estimate).values()
-    plain = {name: None if isnan(number) else number for name, number in zip(("value", "low", "high"), (value, low, high))}
-    return plain | {"raced": raced, "n": count}
+    """value, low, high, n and raced, null where they are not known."""
+    fields = asdict(estimate).items()
+    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in fields}
 
 
 def save(folder: Path, recommendation: Mapping[str, object]) -> None:

@@ -33,13 +33,14 @@ def test_an_estimate_is_worded_with_the_interval_that_it_has():
 def test_value_is_the_ratio_of_sums_and_not_the_mean_of_ratios():
     found = stats.ratio([10, 1], [10, 2], draws())
     assert found.value == pytest.approx(11 / 12)
-    assert (found.n_prompts, found.n_rounds) == (2, 12)
+    assert found.n == 2
     assert stats.ratio([1.0, 0.5], [1, 1], draws()).value == pytest.approx(0.75)
 
 
-def test_interval_of_a_mean_is_that_of_student():
+def test_interval_of_a_mean_is_that_of_student(monkeypatch):
+    monkeypatch.setattr(stats, "RESAMPLES", 40_000)
     values = draws(3).normal(5, 2, 40)
-    found = stats.ratio(values, np.ones(40), draws(), resamples=40_000)
+    found = stats.ratio(values, 1.0, draws())
     half = 2.0227 * values.std(ddof=1) / 40**0.5  # t quantile of 39 degrees of freedom
     assert found.low == pytest.approx(values.mean() - half, abs=0.06 * half)
     assert found.high == pytest.approx(values.mean() + half, abs=0.06 * half)
@@ -52,41 +53,33 @@ def test_tails_follow_the_quantiles_of_student(prompts, quantile):
 
 
 @pytest.mark.parametrize("prompts", [10, 30])
-def test_ratio_of_sums_is_covered_as_often_as_promised(prompts):
+def test_ratio_of_sums_is_covered_as_often_as_promised(prompts, monkeypatch):
+    monkeypatch.setattr(stats, "RESAMPLES", 600)
     generator = draws(1)
-    simulated = [rounds_of_prompts(generator, prompts) for _ in range(1500)]
-    found = [stats.ratio(accepted, rounds, generator, resamples=600) for accepted, rounds in simulated]
+    found = [stats.ratio(*rounds_of_prompts(generator, prompts), generator) for _ in range(1500)]
     covered = np.mean([one.low <= 0.5 <= one.high for one in found])
     assert 0.93 <= covered <= 0.97
 
 
-def test_paired_difference_is_covered_and_narrower_than_the_unpaired_one():
+def test_paired_difference_is_covered_and_narrower_than_the_unpaired_one(monkeypatch):
+    monkeypatch.setattr(stats, "RESAMPLES", 500)
     generator, covered, widths, apart = draws(2), [], [], []
     for _ in range(600):
         level, rounds = generator.normal(2, 1, 25), np.full(25, 20)
         base, better = (rounds * (level + lift) + generator.normal(0, 2, 25) for lift in (0, 0.3))
-        found = stats.difference(better, rounds, base, rounds, generator, resamples=500)
+        found = stats.difference(better, rounds, base, rounds, generator)
         covered.append(found.low <= 0.3 <= found.high)
         widths.append(found.high - found.low)
-        alone = stats.ratio(better, rounds, generator, resamples=500)
+        alone = stats.ratio(better, rounds, generator)
         apart.append(alone.high - alone.low)
     assert 0.92 <= np.mean(covered) <= 0.98
     assert np.mean(widths) < 0.3 * np.mean(apart)
 
 
-def test_settings_at_once_equal_settings_one_by_one():
-    generator = draws(4)
-    top, bottom = generator.integers(0, 9, (3, 12)), generator.integers(1, 9, (3, 12))
-    together = stats.ratio(top, bottom, draws(5))
-    for setting in range(3):
-        alone = stats.ratio(top[setting], bottom[setting], draws(5))
-        for field in ("value", "low", "high", "n_rounds"):
-            assert getattr(together, field)[setting] == getattr(alone, field)
-
-
-def test_against_a_plain_bootstrap():
+def test_against_a_plain_bootstrap(monkeypatch):
+    monkeypatch.setattr(stats, "RESAMPLES", 20_000)
     accepted, rounds = rounds_of_prompts(draws(6), 30)
-    found = stats.ratio(accepted, rounds, draws(7), resamples=20_000)
+    found = stats.ratio(accepted, rounds, draws(7))
     generator, plain = draws(8), []
     for _ in range(5000):
         chosen = generator.integers(0, 30, 30)
@@ -109,12 +102,13 @@ def test_interval_holds_the_value_and_scales_with_it(pairs, factor):
 def test_few_prompts_have_a_value_but_no_interval(prompts):
     found = stats.ratio([3] * prompts, [4] * prompts, draws())
     assert found.value == 0.75 and np.isnan(found.low) and np.isnan(found.high)
+    assert np.isnan(stats.of_logs([np.arange(prompts)], draws()).low)
     assert not np.isnan(stats.ratio([3] * stats.FEWEST, [4] * stats.FEWEST, draws()).low)
 
 
 def test_nothing_to_divide_by_is_nan_and_no_prompts_are_an_error():
     assert np.isnan(stats.ratio([0, 0], [0, 0], draws()).value)
-    with pytest.raises(ValueError, match="at least one prompt"):
+    with pytest.raises(ValueError, match="at least one unit"):
         stats.ratio([], [], draws())
 
 
@@ -131,19 +125,19 @@ def table(prompts: int = 20) -> pd.DataFrame:
 def test_summary_adds_rows_of_a_prompt_and_keeps_the_order_of_settings():
     rows = table()
     found = stats.summarise(rows, ["family", "budget"], "accepted", "rounds", draws())
-    assert list(found.columns) == ["family", "budget", "value", "low", "high", "n_prompts", "n_rounds"]
-    assert list(found.family) == ["chain", "kary:2"] and (found.n_prompts == 20).all()
+    assert list(found.columns) == ["family", "budget", "value", "low", "high", "n"]
+    assert list(found.family) == ["chain", "kary:2"] and (found.n == 20).all()
     chain = rows[rows.family == "chain"]
-    assert found.value[0] == chain.accepted.sum() / chain.rounds.sum() and found.n_rounds[0] == chain.rounds.sum()
+    assert found.value[0] == chain.accepted.sum() / chain.rounds.sum()
 
 
 def test_settings_on_different_prompts_keep_their_own():
     rows = table()
     rows = rows[~((rows.family == "kary:2") & (rows.prompt == "p3"))]
     found = stats.summarise(rows, ["family"], "accepted", "rounds", draws())
-    assert list(found.n_prompts) == [20, 19]
+    assert list(found.n) == [20, 19]
     paired = stats.compare(rows, ["budget"], "family", "chain", "accepted", "rounds", draws())
-    assert list(paired.family) == ["kary:2"] and list(paired.n_prompts) == [19]
+    assert list(paired.family) == ["kary:2"] and list(paired.n) == [19]
     own, base = (rows[(rows.family == family) & (rows.prompt != "p3")] for family in ("kary:2", "chain"))
     own_rate, base_rate = (part.accepted.sum() / part.rounds.sum() for part in (own, base))
     assert paired.value[0] == pytest.approx(own_rate - base_rate)
@@ -156,29 +150,7 @@ def test_unknown_base_is_named_with_what_there_is():
         stats.compare(table(), ["budget"], "family", "star", "accepted", "rounds", draws())
 
 
-def test_more_settings_than_one_chunk_keep_their_order():
-    generator, prompts, many = draws(10), 60, 4000
-    accepted, rounds = generator.integers(1, 50, (2, many * prompts))
-    setting, prompt = np.divmod(np.arange(many * prompts), prompts)
-    rows = pd.DataFrame({"setting": setting, "prompt": prompt, "accepted": accepted, "rounds": rounds})
-    found = stats.summarise(rows, ["setting"], "accepted", "rounds", generator, resamples=50)
-    assert found["setting"].tolist() == [*range(many)] and many > stats.CHUNK
-    sums = rows.groupby("setting")[["accepted", "rounds"]].sum()
-    assert np.allclose(found["value"], sums["accepted"] / sums["rounds"])
-
-
-@pytest.mark.parametrize(("spread", "noise"), [(0.3, 0.1), (0.0, 0.3), (0.2, 0.2)])
-def test_intervals_of_repeated_measurements_cover_the_spread_of_prompts_and_the_noise(spread, noise):
-    rng, covered = np.random.default_rng(0), 0
-    for _ in range(200):
-        samples = rng.normal(1.0, spread, (10, 1)) + rng.normal(0, noise, (10, 3))
-        found = stats.of_repeats([own[: 2 + prompt % 2] for prompt, own in enumerate(samples)], rng, resamples=300)
-        covered += found.low <= 1.0 <= found.high
-    assert 0.91 <= covered / 200 <= 1.0 and (found.n_prompts, found.n_rounds) == (10, 25)
-
-
-def test_repeated_measurements_of_one_prompt_have_no_interval_and_none_are_refused():
-    found = stats.of_repeats([[1.0, 3.0]], np.random.default_rng(0))
-    assert found.value == 2.0 and np.isnan(found.low)
-    with pytest.raises(ValueError, match=r"\[1, 0\] measurements"):
-        stats.of_repeats([[1.0], []], np.random.default_rng(0))
+def test_turns_of_a_conversation_are_one_unit():
+    rows = table(16).assign(prompt=lambda rows: [f"c{int(name[1:]) // 2}{stats.TURN}{int(name[1:]) % 2}"
+                                                 for name in rows["prompt"]])
+    assert stats.summarise(rows, ["family"], "accepted", "rounds", draws()).n.tolist() == [8, 8]

@@ -11,7 +11,7 @@ def test_estimates_of_each_target_are_written_once(tmp_path, monkeypatch):
     two_targets.measure(Store(tmp_path, "mark"), targets=["small"], **settings)
     rows = tables.read(tmp_path, "targets")
     assert set(rows["drafter"]) == {"lookup", "sam", "ngrams"} and (rows["low"] <= rows["value"]).all()
-    assert rows["n_prompts"].max() <= 12
+    assert rows["n"].max() <= 12
     assert rows[rows["family"] == "chain"]["budget"].max() == 16 and rows["budget"].max() == 64
     assert rows[rows["quantity"] == "rate"]["value"].between(0, 1).all()
     monkeypatch.setattr(two_targets, "load_pair", None)  # a second call measures nothing
