@@ -1,0 +1,90 @@
+"""Cost curves of machines as files: those of data/costs, and a user's own, as `lib/engines/measure_served.py` writes it.
+
+A file is a CSV table with the columns of the table "costs", and machine, source and note. `forced` rows hold a step that
+checks that many draft tokens per prompt, `plain` rows a step without speculation; rows of other methods hold what drafting
+a tree adds to a step. A curve has its steps where the points are.
+"""
+
+from difflib import get_close_matches
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lib.engines.methods import FORCED, PLAIN
+from lib.lab import provenance
+from lib.study.costs import Costs
+from lib.trees import named
+
+FOLDER = provenance.HOME / "data" / "costs"
+NEEDED = ("backend", "batch", "method", "nodes", "ms")
+OPTIONAL = ("machine", "source", "note", "shape", "low", "high", "n")
+NUMBERS = ("batch", "nodes", "ms", "low", "high", "n")
+
+
+def names() -> list[str]:
+    """The names of the files of data/costs."""
+    return sorted(path.stem for path in FOLDER.glob("*.csv"))
+
+
+def path_of(name: str | Path) -> Path:
+    """The file of a name in data/costs, or a file by its path. FileNotFoundError names the nearest ones."""
+    paths = FOLDER / f"{name}.csv", Path(name).expanduser()
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        close = get_close_matches(str(name), names(), n=1, cutoff=0.4)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise FileNotFoundError(f"costs is {str(name)!r}, which is no CSV file and no name in data/costs; {hint}The names are "
+                                f"{', '.join(names())}")
+    return path
+
+
+def read(name: str | Path) -> pd.DataFrame:
+    """The rows of a file of costs, of one or several backends. ValueError names line, value and remedy."""
+    path = path_of(name)
+    try:
+        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except ValueError as error:
+        raise ValueError(f"{path} is no CSV table ({' '.join(str(error).split())}); give one with the columns "
+                         f"{', '.join(NEEDED)}") from None
+    if missing := [column for column in NEEDED if column not in rows]:
+        raise ValueError(f"{path} lacks the column {missing[0]}; it has {', '.join(rows.columns)}")
+    rows = rows.reindex(columns=[*OPTIONAL[:3], "backend", "batch", "method", "shape", "nodes", *NUMBERS[2:]], fill_value="")
+    texts, numbers = rows, rows.assign(**{column: pd.to_numeric(rows[column], errors="coerce") for column in NUMBERS})
+    checks, whole = numbers["method"].isin([PLAIN, FORCED]), "a whole number from {} on"
+    _check(path, texts, "batch", numbers["batch"].ge(1) & numbers["batch"].mod(1).eq(0), whole.format(1))
+    _check(path, texts, "nodes", numbers["nodes"].ge(0) & numbers["nodes"].mod(1).eq(0), whole.format(0))
+    _check(path, texts, "nodes", numbers["nodes"].eq(0) | numbers["method"].ne(PLAIN), "0, since plain steps draft nothing")
+    _check(path, texts, "ms", np.isfinite(numbers["ms"]) & (numbers["ms"].gt(0) | ~checks), "milliseconds above 0")
+    default = np.where(checks, "nodes:", "chain:") + numbers["nodes"].astype(int).astype(str)
+    numbers["shape"] = numbers["shape"].where(numbers["shape"].ne(""), default)
+    _check(path, texts.assign(shape=numbers["shape"]), "shape", checks | numbers["shape"].map(_is_tree),
+           "the name of a draft tree, such as chain:4")
+    return numbers.astype({"batch": int, "nodes": int})
+
+
+def _check(path: Path, texts: pd.DataFrame, column: str, right: pd.Series, remedy: str) -> None:
+    """ValueError for the first row that is not right."""
+    if not right.all():
+        index = int(np.argmin(right))
+        raise ValueError(f"{path}, line {index + 2}: {column} is {texts[column].iloc[index]!r}; give {remedy}")
+
+
+def _is_tree(name: str) -> bool:
+    """Whether a text names a tree or a growth rule."""
+    try:
+        return bool(named(name))
+    except ValueError:
+        return False
+
+
+def of_backends(rows: pd.DataFrame) -> dict[str, Costs]:
+    """By backend the costs of rows of `read`; a backend without a plain step or without checks has none, since no speed
+    can be predicted for it. ValueError where that leaves no backend.
+    """
+    kinds = {backend: set(part["method"]) for backend, part in rows.groupby("backend", sort=False)}
+    complete = [backend for backend, methods in kinds.items() if {PLAIN, FORCED} <= methods]
+    if not complete:
+        raise ValueError(f"costs of {', '.join(kinds)} lack a plain step or checks of forced drafts, so that no speed can "
+                         f"be predicted; add rows of the methods {PLAIN} and {FORCED}")
+    return {backend: Costs.of(rows[rows["backend"] == backend]) for backend in complete}

@@ -1,0 +1,58 @@
+"""Files of cost curves: every shipped one is read, and what cannot be a cost is refused with its line."""
+
+import numpy as np
+import pytest
+
+from lib.study import costs_files
+from lib.study.costs_files import names, of_backends, read
+
+HEAD = "backend,batch,method,nodes,ms\n"
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_files_are_read_and_name_machine_and_source(name):
+    rows = read(name)
+    assert (rows[["machine", "source", "backend"]] != "").all(axis=None) and rows["machine"].nunique() == 1
+    assert not rows.duplicated(["backend", "batch", "method", "shape"]).any()
+    if name == "published-mi50":
+        with pytest.raises(ValueError, match="lack a plain step or checks"):
+            of_backends(rows)
+        return
+    for backend, costs in of_backends(rows).items():
+        part = rows[rows["backend"] == backend]
+        for batch, checks in part[part["method"] == "forced"].groupby("batch"):
+            plain = part.loc[(part["method"] == "plain") & (part["batch"] == batch), "ms"].iloc[0]
+            curve = 1000 * costs.check(batch, checks["nodes"].to_numpy())
+            assert np.median(np.abs(curve / checks["ms"] - 1)) < 0.1, "a curve that never falls is near its points"
+            assert 1000 * costs.plain(batch) == pytest.approx(plain, rel=0.25)
+
+
+def test_steps_are_where_the_points_are(tmp_path):
+    (tmp_path / "mine.csv").write_text(HEAD + "mine,1,plain,0,5\nmine,1,forced,7,5\nmine,1,forced,8,9\nmine,1,model,4,2\n")
+    costs = of_backends(read(tmp_path / "mine.csv"))["mine"]
+    assert 1000 * costs.check(1, np.array([0, 7, 8])) == pytest.approx([5, 5, 9])
+
+
+@pytest.mark.parametrize(("line", "message"), [
+    ("a,0,plain,0,5", "line 2: batch is '0'; give a whole number from 1 on"),
+    ("a,x,plain,0,5", "line 2: batch is 'x'"), ("a,1,forced,1.5,5", "line 2: nodes is '1.5'; give a whole number from 0 on"),
+    ("a,1,plain,3,5", "line 2: nodes is '3'; give 0"), ("a,1,forced,3,0", "line 2: ms is '0'; give milliseconds above 0"),
+    ("a,1,forced,3,", "line 2: ms is ''")])
+def test_a_row_that_is_no_cost_is_named(line, message, tmp_path):
+    (tmp_path / "mine.csv").write_text(f"{HEAD}{line}\n")
+    with pytest.raises(ValueError, match=f"mine.csv, {message}"):
+        read(tmp_path / "mine.csv")
+
+
+def test_files_that_are_none_are_named(tmp_path):
+    (tmp_path / "shape.csv").write_text("backend,batch,method,shape,nodes,ms\na,1,plain,,0,5\na,1,model,chains,4,5\n")
+    with pytest.raises(ValueError, match="line 3: shape is 'chains'; give the name of a draft tree"):
+        read(tmp_path / "shape.csv")
+    (tmp_path / "other.csv").write_text("batch,nodes,check_ms\n1,0,5\n")
+    with pytest.raises(ValueError, match="lacks the column backend; it has batch, nodes, check_ms"):
+        read(tmp_path / "other.csv")
+    (tmp_path / "empty.csv").write_text("")
+    with pytest.raises(ValueError, match="is no CSV table"):
+        read(tmp_path / "empty.csv")
+    with pytest.raises(FileNotFoundError, match="'epyc-zen5', .*did you mean epyc-zen4.*published-rmlx"):
+        costs_files.path_of("epyc-zen5")
