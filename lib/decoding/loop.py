@@ -189,10 +189,11 @@ class _Loop:
             # commit
             verified = time.perf_counter()
             self.cache.commit([[ROOT, *accepted] for accepted, _ in decisions])
-            self.drafter.commit([accepted for accepted, _ in decisions], [bonus for _, bonus in decisions], outputs)
             committed = time.perf_counter()
+            self.drafter.commit([accepted for accepted, _ in decisions], [bonus for _, bonus in decisions], outputs)
+            ended = time.perf_counter()
         self.calls += 1
-        costs = {"draft_calls": self.drafter.calls - drafter_calls, "draft_seconds": drafted - started,
+        costs = {"draft_calls": self.drafter.calls - drafter_calls, "draft_seconds": drafted - started + ended - committed,
                  "verify_seconds": verified - drafted, "commit_seconds": committed - verified,
                  "model_seconds": models.seconds}
         for row, draft, (accepted, bonus) in zip(self.alive, drafts, decisions):

@@ -31,9 +31,10 @@ class Decoded:
     """What one call gave for prompts that were decoded together.
 
     tokens: of each prompt, without the prompt. seconds: of the call; prefill: of it until each prompt had its first
-    token; drafting: of it in drafting. steps: forward passes of the target after the prefill. As the backend counts:
-    drafts, rounds with at least one draft token; drafted, draft tokens; accepted, draft tokens by position in the draft.
-    NaN, -1 and empty where it counts none.
+    token; drafting: of it in drafting. steps: forward passes of the target after the prefill; drafting_steps: those of
+    them in which drafting takes forward passes, or all where it never does. As the backend counts: drafts, rounds with
+    at least one draft token; drafted, draft tokens; accepted, draft tokens by position in the draft. NaN, -1 and empty
+    where it counts none.
     """
 
     tokens: Sequence[Sequence[int]]
@@ -41,6 +42,7 @@ class Decoded:
     prefill: float
     drafting: float = float("nan")
     steps: int = -1
+    drafting_steps: int = -1
     drafts: int = -1
     drafted: int = -1
     accepted: Sequence[int] = ()

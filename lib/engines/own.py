@@ -9,6 +9,7 @@ from typing import Sequence
 
 import torch
 
+from lib.attention.registration import takes_chains
 from lib.decoding import loop
 from lib.decoding.records import Generation, Round
 from lib.drafters.controls import ExcerptDrafter
@@ -17,7 +18,6 @@ from lib.engines.driver import Decoded
 from lib.engines.methods import FORCED, PLAIN, Way
 from lib.lab.timing import synchronise
 from lib.models.load import Pair
-from lib.attention.registration import takes_chains
 from lib.trees import named
 
 DEEPEST = 4  # levels of forced drafts: chains side by side, which a check reads as any other tree of as many nodes
@@ -25,17 +25,22 @@ DEEPEST = 4  # levels of forced drafts: chains side by side, which a check reads
 
 @dataclass(frozen=True)
 class Own:
-    """The loop with the models of a pair: see `driver.Backend`. texts: of which forced drafts are excerpts."""
+    """The loop with the models of a pair: see `driver.Backend`.
+
+    texts: of which forced drafts are excerpts. temperature: 0 is greedy;
+    above, drafts of chosen children are verified by naive sampling.
+    """
 
     pair: Pair
     texts: Sequence[torch.Tensor]
+    temperature: float = 0.0
     batches = idles = padded = True
-    at_once = 8
+    at_once = 16
 
     @property
     def name(self) -> str:
-        """The name in tables: "own:bfloat16"."""
-        return f"own:{self.pair.dtype}"
+        """The name in tables: "own:bfloat16", or "own:bfloat16@0.7" at a temperature."""
+        return f"own:{self.pair.dtype.partition('|')[0]}" + (f"@{self.temperature:g}" if self.temperature else "")
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> AbstractContextManager["Decoding"]:
         """As `driver.Backend.start`."""
@@ -60,24 +65,26 @@ class Own:
 class Decoding:
     """The loop with one way: implements `driver.Running`."""
 
-    own: Own
+    backend: Own
     way: Way
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
                drafted: int | None = None) -> Decoded:
         """As `Running.decode`; a forced round accepts what its excerpt happens to hold, and is counted by `steps`."""
-        pair, drafter, shape = self.own.pair, self.way.drafter, self.way.shape
+        pair, drafter, shape = self.backend.pair, self.way.drafter, self.way.shape
         if self.way.name == PLAIN or drafted == 0:
             drafter, shape = NoDrafter(), ROOT_ALONE
         elif self.way.name == FORCED:
-            drafter, shape = self.own.excerpts, forced_shape(drafted, self.own.chains)
+            drafter, shape = self.backend.excerpts, forced_shape(drafted, self.backend.chains)
         ids, mask = next(loop.in_batches([torch.tensor(prompt) for prompt in prompts], len(prompts)))
         synchronise(pair.target.device)
         start = time.perf_counter()
-        done = loop.generate(pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
-                             eos_token_id=list(ends))
+        generation = loop.generate(
+            pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens, eos_token_id=list(ends),
+            rule="naive" if self.backend.temperature else "greedy", temperature=self.backend.temperature,
+            generator=torch.Generator().manual_seed(sum(map(len, prompts))))
         synchronise(pair.target.device)
-        return decoded(done, time.perf_counter() - start)
+        return decoded(generation, time.perf_counter() - start)
 
 
 def forced_shape(nodes: int, chain: bool):
@@ -86,14 +93,16 @@ def forced_shape(nodes: int, chain: bool):
     return named(f"chain:{nodes}" if chain or side_by_side == 1 else f"independent:{side_by_side}@{nodes}")
 
 
-def decoded(done: Generation, seconds: float) -> Decoded:
+def decoded(generation: Generation, seconds: float) -> Decoded:
     """What a call of the loop gave in so many seconds."""
-    steps = per_step(done.rounds)
-    drafts = [record for record in done.rounds if record.drafted]
+    steps = per_step(generation.rounds)
+    passes = [step for step in steps if step.draft_calls] or steps
+    drafts = [record for record in generation.rounds if record.drafted]
     longest = max((record.accepted for record in drafts), default=0)
-    return Decoded(done.new_tokens, seconds, seconds - sum(step.seconds for step in steps),
-                   sum(step.draft_seconds for step in steps), len(steps), len(drafts), done.drafted,
-                   [sum(record.accepted > position for record in drafts) for position in range(longest)])
+    return Decoded(generation.new_tokens, seconds, prefill=seconds - sum(step.seconds for step in steps),
+                   drafting=sum(step.draft_seconds for step in steps), steps=len(steps), drafting_steps=len(passes),
+                   drafts=len(drafts), drafted=generation.drafted,
+                   accepted=[sum(record.accepted > position for record in drafts) for position in range(longest)])
 
 
 def per_step(rounds: Sequence[Round]) -> list[Round]:

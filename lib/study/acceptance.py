@@ -1,4 +1,4 @@
-"""The text of a backend, and what each way to draft accepts of it by replay."""
+"""The text of a backend, and what each way to draft accepts of it by replay: the tables "texts" and "rounds"."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -96,17 +96,20 @@ def answer_length(tokens: Sequence[int], limit: int, ends: Sequence[int]) -> int
     return next((index + 1 for index, token in enumerate(tokens[:limit]) if token in ends), min(limit, len(tokens)))
 
 
-def replay(bench: Bench, recorded: Recorded, ways: Sequence[Way], *,
-           temperature: float = 0.0) -> dict[str, list[Sizes]]:
-    """By way the rounds of each prompt; adds the missing rows of the table "rounds"."""
-    table, whose, rows = bench.store.open("rounds"), bench.whose(temperature), []
-    done, replayed = table.keys(), {way.name: rounds_of(way, recorded, bench.new_tokens) for way in ways}
+def replay(bench: Bench, recorded: Recorded, ways: Sequence[Way], rows: Sequence[int] | None = None, *,
+           temperature: float = 0.0) -> dict[str, dict[int, Sizes]]:
+    """By way and prompt the rounds; adds the missing rows of the table "rounds". rows: the prompts; None for all."""
+    rows = range(len(bench.prompts.names)) if rows is None else rows
+    table, whose, added = bench.store.open("rounds"), bench.whose(temperature), []
+    some = Recorded(recorded.trace.select(np.array(rows)), [recorded.prompts[row] for row in rows])
+    done, replayed = table.keys(), {way.name: dict(zip(rows, rounds_of(way, some, bench.new_tokens))) for way in ways}
     for way in ways:
-        for name, sizes in zip(bench.prompts.names, replayed[way.name]):
+        for row, sizes in replayed[way.name].items():
+            name = bench.prompts.names[row]
             if (*whose, way.method, way.shape_name, name) not in done:
                 drafted, accepted, calls = sizes.sum(0).tolist()
-                rows.append(dict(
+                added.append(dict(
                     target=whose[0], backend=whose[1], temperature=temperature, drafter=way.method, calls=calls,
                     shape=way.shape_name, prompt=name, rounds=len(sizes), drafted=drafted, accepted=accepted))
-    table.extend(rows)
+    table.extend(added)
     return replayed

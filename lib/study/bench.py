@@ -1,12 +1,13 @@
 """A backend at work on the prompts of a run: what all five steps share."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
+import pandas as pd
 
 from lib.engines.driver import Backend, Running
 from lib.engines.methods import PLAIN, Way
@@ -22,21 +23,27 @@ LOOPING = "looping"  # the part of prompts whose text repeats itself
 class Bench:
     """A backend with the prompts of a run, in the order of the table "prompts".
 
-    parts: for each prompt CHOOSING or JUDGING. new_tokens: of an answer at most. longest: draft tokens of a round at
-    most. ends: the tokens that end an answer. target: the name of the model that verifies.
+    target: the name of the model that verifies. parts: for each prompt CHOOSING or JUDGING; those whose text loops become
+    LOOPING. new_tokens: of an answer at most. raced: by batch size the calls that are raced in each part. longest: draft
+    tokens on a path at most. ends: the tokens that end an answer.
     """
 
     backend: Backend
     store: Store
+    target: str
     prompts: PromptSet
     parts: Sequence[str]
     new_tokens: int
-    batches: Sequence[int]
+    raced: Mapping[int, int]
     longest: int
     ends: Sequence[int]
     seed: int = 0
-    target: str = ""
     began: float = field(default_factory=time.monotonic)
+
+    @property
+    def batches(self) -> list[int]:
+        """The batch sizes, smallest first."""
+        return sorted(self.raced)
 
     def say(self, line: str) -> None:
         """Prints a line of progress."""
@@ -63,7 +70,7 @@ class Bench:
 
     def rows(self, part: str) -> list[int]:
         """The prompts of a part, in the order in which they are raced."""
-        return [row for row, own in enumerate(self.parts) if own == part]
+        return [row for row, its_part in enumerate(self.parts) if its_part == part]
 
     def calls(self, part: str, batch: int) -> list[list[int]]:
         """The prompts of each call of a part; the last one is filled with the first prompts."""
@@ -87,11 +94,16 @@ class Bench:
         """Randomness of a part of the work, a function of the seed and its name."""
         return np.random.default_rng([self.seed, *" ".join(map(str, words)).encode()])
 
+    def rows_of(self, name: str) -> pd.DataFrame:
+        """The backend's rows of a table."""
+        rows = self.store.open(name).frame()
+        return rows[rows["backend"] == self.backend.name]
 
-def without_loops(bench: Bench) -> Bench:
+
+def without_loops(bench: Bench, temperature: float = 0.0) -> Bench:
     """The bench without the prompts whose text loops in the table "texts", unless all of a part do."""
     texts = bench.store.open("texts").frame()
-    of_bench = (texts[["target", "backend", "temperature"]] == bench.whose()).all(axis=1)
+    of_bench = (texts[["target", "backend", "temperature"]] == bench.whose(temperature)).all(axis=1)
     looping = set(texts.loc[of_bench & texts["loops"], "prompt"])
     parts = [LOOPING if name in looping else part for name, part in zip(bench.prompts.names, bench.parts)]
     return replace(bench, parts=parts if {*PARTS} <= {*parts} else bench.parts)
@@ -139,6 +151,6 @@ def spread(members: Sequence, strata: Sequence, generator: np.random.Generator) 
     """
     keys = np.empty(len(members))
     for stratum in dict.fromkeys(strata):
-        rows = [row for row, own in enumerate(strata) if own == stratum]
+        rows = [row for row, its_stratum in enumerate(strata) if its_stratum == stratum]
         keys[generator.permutation(rows)] = (np.arange(len(rows)) + generator.random()) / len(rows)
     return [members[row] for row in np.argsort(keys, kind="stable")]

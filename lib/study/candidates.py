@@ -11,13 +11,13 @@ from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import BY_RANKS, Drafter
 from lib.drafters.heads.files import NGRAMS
-from lib.drafters.registry import DRAFTERS, advised, heads_for, make, needs_draft_model
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs
 from lib.engines.methods import Way
 from lib.engines.registry import Served
 from lib.replay import acceptance, simulated
 from lib.replay.acceptance import FREQUENT
 from lib.replay.rank_paths import most_frequent_paths
-from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.trees import named, shapes
 from lib.trees.tree import Tree
@@ -51,7 +51,7 @@ def drafters_of(pairs: Sequence, specs: Sequence[str], longest: int) -> dict[str
     """
     competing: dict[str, Drafter] = {}
     for spec in dict.fromkeys(specs or possible(pairs[0])):
-        able = list(pairs) if needs_draft_model(spec) else [pairs[0]]
+        able = list(pairs) if DRAFT_MODEL in needs(spec) else [pairs[0]]
         for pair in able:
             name, drafter = spec if len(able) == 1 else f"{spec} ({pair.drafter_name})", make(spec, pair)
             if reason := window_refusal(drafter.window, longest):
@@ -65,17 +65,18 @@ def possible(pair) -> list[str]:
     """The specs of all drafters that a pair can have, with the heads and tables that ship for its target; a draft model
     over the target's most frequent tokens where a list of them ships.
     """
-    names, heads = advised(pair), heads_for(pair.target_name)
-    specs = [name for name in names if not needs_draft_model(name)]
-    specs += heads + [f"combined:behind={name}" for name in heads if name != NGRAMS]  # n-grams look up themselves
+    names = kinds_for(pair)
+    specs = [name for name in names if DRAFT_MODEL not in needs(name)]
+    heads = [name for name in names if DRAFTERS[name].needs == FOLDER]
+    specs += [f"combined:behind={name}" for name in heads if name != NGRAMS]  # which look up themselves
     reduced = f":vocabulary={vocabulary.REDUCED}" if vocabulary.ships(pair.target_name) else ""
-    return specs + [name + reduced for name in names if needs_draft_model(name)]
+    return specs + [name + reduced for name in names if DRAFT_MODEL in needs(name)]
 
 
 def of_ranks(drafters: Mapping[str, Drafter]) -> dict[str, object]:
     """The drafters whose ranks a trace keeps, as `recording.record` takes them."""
-    return {name: drafter if drafter.reads_ahead else drafter.model for name, drafter in drafters.items()
-            if drafter.traits.replay == BY_RANKS}
+    return {name: drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
+            for name, drafter in drafters.items() if drafter.traits.replay == BY_RANKS}
 
 
 def own_ways(drafters: Mapping[str, Drafter], choosing: Trace, limits: Limits) -> list[Way]:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression, nnls
 
+from lib.engines.driver import Decoded, Running
 from lib.engines.methods import FORCED, PLAIN, PLAIN_WAY, Way, forced
 from lib.study.bench import CHOOSING, Bench
 from lib.trees import named
@@ -27,73 +28,76 @@ LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
 # ------------------------------------------------------------------------------------------------------------ measuring
 
 
-def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
-    """The backend's rows of the table "costs", of which those that are missing are timed: plain steps and checks of up
-    to `most_nodes` nodes in shuffled turns, then the drafting of these ways, of which those of one method share a fit.
+def measure(bench: Bench, most_nodes: int) -> pd.DataFrame:
+    """The backend's rows of the table "costs" with missing ones timed: plain steps and checks of up to `most_nodes`
+    nodes, in shuffled turns, then checks in the middle of the steepest rises.
     """
-    table, check = bench.store.open("costs"), forced(most_nodes)
+    check = forced(most_nodes)
     nodes = [n for n in (0, *NODES) if n <= most_nodes and (n or bench.backend.idles)]
     points = [(batch, PLAIN, 0) for batch in bench.batches_of(PLAIN_WAY)]
     points += [(batch, FORCED, n) for batch in bench.batches_of(check) for n in nodes]
-    _time(bench, table, points, [PLAIN_WAY, check])
+    _time_checks(bench, points, check)
     for halvings in range(1, HALVINGS + 1):
-        rows = of_backend(table.frame(), bench)
-        few = {batch for batch, part in rows[rows["method"] == FORCED].groupby("batch")
-               if len(part) < len(nodes) + halvings}  # more where an earlier call has measured them
-        _time(bench, table, [(batch, FORCED, n) for batch in sorted(few) if (n := _steepest(rows, batch))],
-              [PLAIN_WAY, check])
-    costs = Costs.of(of_backend(table.frame(), bench))
-    for way in ways:
-        batches = [batch for batch in bench.batches_of(way)
-                   if (bench.backend.name, batch, way.method, way.shape_name) not in table.keys()]
-        if not batches:
-            continue
-        bench.say(f"the cost of drafting by {way.name}")
-        with bench.running(way) as running:
-            for batch in batches:
-                seconds = [_drafting(bench, running[way.name], costs, batch, call) for call in range(REPEATS + 1)][1:]
-                table.append(**_row(bench, batch, way.method, way.shape_name, way.nodes, seconds))
-    return of_backend(table.frame(), bench)
+        checks = bench.rows_of("costs").query("method == @FORCED")
+        points = [(batch, FORCED, middle) for batch, rows in checks.groupby("batch")
+                  if len(rows) < len(nodes) + halvings and (middle := _steepest(rows))]
+        _time_checks(bench, points, check)
+    return bench.rows_of("costs")
 
 
-def _time(bench: Bench, table, points: Sequence[tuple[int, str, int]], ways: Sequence[Way]) -> None:
+def _time_checks(bench: Bench, points: Sequence[tuple[int, str, int]], check: Way) -> None:
     """Adds the rows of points (batch, method, nodes) that are missing."""
+    table = bench.store.open("costs")
     missing = [point for point in points if (bench.backend.name, *point[:2], f"nodes:{point[2]}") not in table.keys()]
     if not missing:
         return
     bench.say(f"{len(missing)} points of the cost of a check")
     times: dict[tuple, list[float]] = {point: [] for point in missing}
     order = bench.generator("costs", *missing[0])
-    with bench.running(*ways) as running:
+    with bench.running(PLAIN_WAY, check) as running:
         for turn in range(REPEATS + 1):
-            calls = {batch: bench.calls(CHOOSING, batch) for batch in bench.batches}
             for index in order.permutation(len(missing)):
                 batch, method, nodes = missing[index]
-                rows = calls[batch][turn % len(calls[batch])]
-                done = running[method].decode(bench.ids(rows), FORCED_TOKENS,
-                                              drafted=nodes if method == FORCED else None)
-                times[missing[index]].append(_step(done))
+                calls = bench.calls(CHOOSING, batch)
+                decoded = running[method].decode(bench.ids(calls[turn % len(calls)]), FORCED_TOKENS,
+                                                 drafted=nodes if method == FORCED else None)
+                times[missing[index]].append(_step(decoded))
     table.extend(_row(bench, batch, method, f"nodes:{nodes}", nodes, seconds[1:])
                  for (batch, method, nodes), seconds in times.items())
 
 
-def _step(done) -> float:
+def measure_drafting(bench: Bench, ways: Sequence[Way]) -> pd.DataFrame:
+    """The backend's rows of the table "costs" with the missing ones of what drafting by these ways adds to a step."""
+    table, costs = bench.store.open("costs"), Costs.of(bench.rows_of("costs"))
+    for way in ways:
+        missing = [batch for batch in bench.batches_of(way)
+                   if (bench.backend.name, batch, way.method, way.shape_name) not in table.keys()]
+        if missing:
+            bench.say(f"the cost of drafting by {way.name}")
+        with bench.running(*[way] if missing else []) as running:
+            for batch in missing:
+                seconds = [_drafting(bench, running[way.name], costs, batch, turn) for turn in range(REPEATS + 1)]
+                table.append(**_row(bench, batch, way.method, way.shape_name, way.nodes, seconds[1:]))
+    return bench.rows_of("costs")
+
+
+def _step(decoded: Decoded) -> float:
     """Seconds of a step after the prefill, without drafting."""
-    steps = done.steps if done.steps > 0 else max(map(len, done.tokens)) - 1
-    return (done.seconds - done.prefill - np.nan_to_num(done.drafting)) / max(1, steps)
+    steps = decoded.steps if decoded.steps > 0 else max(map(len, decoded.tokens)) - 1
+    return (decoded.seconds - decoded.prefill - np.nan_to_num(decoded.drafting)) / max(1, steps)
 
 
-def _drafting(bench: Bench, running, costs: "Costs", batch: int, call: int) -> float:
-    """Seconds that drafting adds to a step in which something is drafted: as the backend tells, or what is left of a
-    call after its checks.
+def _drafting(bench: Bench, running: Running, costs: "Costs", batch: int, turn: int) -> float:
+    """Seconds that drafting adds to a step in which the drafter works: as the backend tells, or the rest of a call after
+    its checks.
     """
     calls = bench.calls(CHOOSING, batch)
-    done = running.decode(bench.ids(calls[call % len(calls)]), FORCED_TOKENS)
-    steps = done.steps if done.steps > 0 else max(1, done.drafts)
-    if np.isnan(done.drafting):
-        checks = steps * costs.check(batch, np.array([done.drafted / max(1, done.drafts)]))[0]
-        return (done.seconds - done.prefill - checks) / steps
-    return done.drafting / max(1, steps)
+    decoded = running.decode(bench.ids(calls[turn % len(calls)]), FORCED_TOKENS)
+    if not np.isnan(decoded.drafting):
+        return decoded.drafting / max(1, decoded.drafting_steps)
+    steps = max(1, decoded.drafts)
+    checks = steps * costs.check(batch, np.array([decoded.drafted / steps]))[0]
+    return (decoded.seconds - decoded.prefill - checks) / steps
 
 
 def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds: Sequence[float]) -> dict[str, object]:
@@ -102,18 +106,12 @@ def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds:
                 high=high, n=len(seconds))
 
 
-def _steepest(rows: pd.DataFrame, batch: int) -> int | None:
+def _steepest(checks: pd.DataFrame) -> int | None:
     """The number of nodes in the middle of those between which a check's time rises most; None where they adjoin."""
-    checks = rows[(rows["method"] == FORCED) & (rows["batch"] == batch)]
     curve = Curve.through(checks["nodes"], checks["ms"])
     rises = np.diff(curve.values) * (np.diff(curve.at) > 1)
     index = int(np.argmax(rises)) if len(rises) else 0
     return int(curve.at[index] + curve.at[index + 1]) // 2 if len(rises) and rises[index] > 0 else None
-
-
-def of_backend(rows: pd.DataFrame, bench: Bench) -> pd.DataFrame:
-    """The rows of a backend."""
-    return rows[rows["backend"] == bench.backend.name]
 
 
 # --------------------------------------------------------------------------------------------------------------- curves
@@ -180,9 +178,9 @@ class Costs:
 
     def draft(self, way: Way, rows: int) -> float:
         """Seconds that drafting adds to a step of so many rows."""
-        known = {batch: methods[way.method].seconds(way.shape) for batch, methods in self.drafting.items()
-                 if way.method in methods}
-        return float(_between(rows, known)) if known else 0.0
+        seconds = {batch: methods[way.method].seconds(way.shape) for batch, methods in self.drafting.items()
+                   if way.method in methods}
+        return float(_between(rows, seconds)) if seconds else 0.0
 
 
 def _between(rows: int, by_batch: Mapping[int, np.ndarray | float]) -> np.ndarray | float:

@@ -11,10 +11,10 @@ import pandas as pd
 
 from lib.engines.methods import Sizes, Way
 from lib.lab import stats
-from lib.study.bench import PARTS, Bench
+from lib.study.bench import Bench
 from lib.study.costs import Costs
 
-Replayed = Mapping[str, Sequence[Sizes]]  # by way the rounds of each prompt
+Replayed = Mapping[str, Mapping[int, Sizes]]  # by way and prompt the rounds
 
 
 def call_seconds(bench: Bench, costs: Costs, way: Way, rounds: Sequence[Sizes]) -> float:
@@ -40,7 +40,7 @@ def plain_seconds(costs: Costs, lengths: Sequence[int]) -> float:
     return float(np.sum(costs.plain(running.sum(1))))
 
 
-def log_speeds(bench: Bench, costs: Costs, way: Way, rounds: Sequence[Sizes], lengths: Sequence[int],
+def log_speeds(bench: Bench, costs: Costs, way: Way, rounds: Mapping[int, Sizes], lengths: Sequence[int],
                calls: Sequence[Sequence[int]]) -> np.ndarray:
     """float64[C]: the logarithm of the predicted speed of each call over plain decoding; NaN where every answer is of
     one token. lengths: tokens of each prompt's answer, of which the prefill gives the first.
@@ -53,26 +53,21 @@ def log_speeds(bench: Bench, costs: Costs, way: Way, rounds: Sequence[Sizes], le
     return np.array(logs)
 
 
-def predict(bench: Bench, costs: Costs, ways: Sequence[Way], replayed: Replayed,
-            lengths: Sequence[int]) -> dict[tuple[str, int, str], np.ndarray]:
-    """By way, batch size and part `log_speeds` of all calls; writes the backend's rows of the table "predictions"."""
-    logs, rows = {}, []
+def predict(bench: Bench, costs: Costs, ways: Sequence[Way], replayed: Replayed, lengths: Sequence[int],
+            part: str) -> dict[tuple[str, int], np.ndarray]:
+    """By way and batch size `log_speeds` of the calls of a part; writes missing rows of the table "predictions"."""
+    logs, table = {}, bench.store.open("predictions")
     for way in ways:
         for batch in bench.batches_of(way):
-            for part in PARTS:
-                calls = bench.calls(part, batch)
-                values = log_speeds(bench, costs, way, replayed[way.name], lengths, calls)
-                logs[way.name, batch, part] = values
-                sizes = np.concatenate([replayed[way.name][row] for row in bench.rows(part)])
-                known = values[~np.isnan(values)]
-                mean = stats.of_logs([known], bench.generator(part, batch, way.name)) if len(known) else stats.UNKNOWN
-                rows.append(dict(
-                    backend=bench.backend.name, batch=batch, way=way.name, method=way.method, shape=way.shape_name,
-                    nodes=way.nodes, part=part, accepted=float(sizes[:, 1].mean()) if len(sizes) else np.nan,
-                    value=mean.value, low=mean.low, high=mean.high, n=len(known)))
-    table = bench.store.open("predictions")
-    table.extend([row for row in rows
-                  if (bench.backend.name, row["batch"], row["way"], row["part"]) not in table.keys()])
+            values = log_speeds(bench, costs, way, replayed[way.name], lengths, bench.calls(part, batch))
+            logs[way.name, batch] = values
+            if (bench.backend.name, batch, way.name, part) in table.keys():
+                continue
+            values = values[~np.isnan(values)]
+            mean = stats.of_logs([values], bench.generator(part, batch, way.name)) if len(values) else stats.UNKNOWN
+            table.append(backend=bench.backend.name, batch=batch, way=way.name, part=part, drafter=way.method,
+                         shape=way.shape_name, nodes=way.nodes, value=mean.value, low=mean.low, high=mean.high,
+                         n=len(values))
     return logs
 
 
