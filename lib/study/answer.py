@@ -2,12 +2,12 @@
 
 The few ways of the highest predictions are raced on choosing prompts, the best chain and tree among them; the highest
 estimate wins, and of those nearly as fast the one with the fewest nodes. The winner, the best chain, the best tree and
-plain decoding are then raced on judging prompts, and only these figures are reported. `recommendation.json` holds them.
+plain decoding are then raced on judging prompts, and only these figures are reported: in the table "answers", and in
+`recommendation.json`.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 
@@ -17,127 +17,165 @@ import pandas as pd
 from lib.engines.methods import PLAIN, Way
 from lib.lab import atomic_file, stats
 from lib.lab.stats import Estimate
-from lib.study.bench import CHOOSING, JUDGING, LOOPING, Bench, without_loops
+from lib.replay.trace import Trace
+from lib.study import costs as costs_of_steps
 from lib.study.acceptance import record, replay
+from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
 from lib.study.candidates import timed_ways
-from lib.study.costs import Costs, of_backend
-from lib.study.costs import measure as costs_of
+from lib.study.costs import Costs
 from lib.study.predict import predict
-from lib.study.race import Logs, measured_logs, race, speed
+from lib.study.race import Logs, measured_logs, race, speed, timed
 
 FILE = "recommendation.json"
 NEARLY = 0.97  # of the highest estimate: of ways this fast the one with the fewest nodes wins
-MOST_RACED = 8
-ONE = Estimate(1.0, 1.0, 1.0, 0, 0)
+LEADING = 0.85  # of the highest prediction: drafters this fast with static trees are tried with grown ones
+RECOMMENDED, CHAIN, TREE, TREE_OVER_CHAIN = ROLES = ("recommended", "chain", "tree", "tree over chain")
+ONE = Estimate(1.0, 1.0, 1.0)
 
 
-def measure(bench: Bench, ways_of, drafters: Mapping[str, object], units: Mapping[int, int],
-            most_nodes: int) -> dict[str, object]:
-    """All five steps for a backend: its recommendations by batch size. ways_of: gives the ways, of the recorded text of
-    the choosing prompts. units: raced in each part, by batch size.
+def is_complete(bench: Bench) -> bool:
+    """Whether the table "answers" has the recommendation of each batch size."""
+    rows = bench.rows_of("answers")
+    return {*bench.batches} <= {*rows.loc[rows["role"] == RECOMMENDED, "batch"]}
+
+
+def measure(bench: Bench, drafters: Mapping[str, object], static: Callable[[Trace], list[Way]],
+            grown: Callable[[Sequence[str]], list[Way]], most_nodes: int, most_raced: int,
+            costs: pd.DataFrame | None = None) -> None:
+    """All five steps for a backend; adds its rows of the table "answers".
+
+    drafters: whose ranks are recorded. static: the ways that compete, of the recorded text of the choosing prompts.
+    grown: further ones, of the drafters whose ways have the highest predictions. costs: rows of the table "costs" of
+    another machine; None to time them here.
     """
+    if is_complete(bench):
+        return
     recorded = record(bench, drafters)
     lengths = (recorded.trace.lengths + 1).tolist()
     bench = without_loops(bench)
-    ways = ways_of(recorded.trace.select(np.array(bench.rows(CHOOSING))))
-    replayed = replay(bench, recorded, ways)
-    costs = Costs.of(costs_of(bench, timed_ways(ways), most_nodes))
-    logs = predict(bench, costs, ways, replayed, lengths)
-    by_batch = [recommend(bench, ways, logs, batch, units[batch]) for batch in bench.batches]
-    return dict(backend=bench.backend.name, looping=bench.parts.count(LOOPING), by_batch=by_batch)
+    choosing = bench.rows(CHOOSING)
+    ways: dict[str, Way] = {}
+    logs: dict[tuple[str, int], np.ndarray] = {}
+
+    def predicted(part: str, some: Sequence[Way]) -> Logs:
+        """The predictions of some ways on a part, with their rounds and the costs that are missing."""
+        rows = costs if costs is not None else costs_of_steps.measure_drafting(bench, timed_ways(some))
+        replayed = replay(bench, recorded, some, bench.rows(part))
+        return predict(bench, Costs.of(rows), some, replayed, lengths, part)
+
+    if costs is None:
+        costs_of_steps.measure(bench, most_nodes)
+    for candidates in (static(recorded.trace.select(np.array(choosing))), None):
+        candidates = grown(leading(ways, logs)) if candidates is None else candidates
+        ways |= {way.name: way for way in candidates}
+        logs |= predicted(CHOOSING, candidates)
+    for batch in bench.batches:
+        able = {way.name: way for way in ways.values() if batch in bench.batches_of(way)}
+        roles = choose(bench, able, logs, batch, most_raced)
+        judged = {name: able[name] for name in dict.fromkeys(roles.values()) if name != PLAIN}
+        judging = predicted(JUDGING, list(judged.values()))
+        race(bench, list(judged.values()), batch, JUDGING, judging)
+        table = bench.store.open("answers")
+        table.extend([row for row in judge(bench, judged, judging, batch, roles)
+                      if (bench.backend.name, batch, row["role"]) not in table.keys()])
 
 
-def recommend(bench: Bench, ways: Sequence[Way], logs: Logs, batch: int, units: int,
-              most_raced: int = MOST_RACED) -> dict[str, object]:
-    """The recommendation of a backend at a batch size, as it stands in the file. units: calls that are raced in each
-    part.
+def leading(ways: Mapping[str, Way], logs: Logs) -> list[str]:
+    """The drafters of the ways that are predicted nearly as fast as the fastest at one of the batch sizes."""
+    speeds = {key: float(np.exp(np.nanmean(values))) for key, values in logs.items()}
+    fastest: dict[int, float] = {}
+    for (_, batch), value in speeds.items():
+        fastest[batch] = max(fastest.get(batch, 0.0), value)
+    return list(dict.fromkeys(ways[name].method for (name, batch), value in speeds.items()
+                              if value >= LEADING * fastest[batch]))
+
+
+# ------------------------------------------------------------------------------------------------------------- choosing
+
+
+def choose(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, most_raced: int) -> dict[str, str]:
+    """By role the name of the way that has it, after a race on choosing prompts."""
+    finalists = best_predicted(ways, logs, batch, most_raced)
+    race(bench, [ways[name] for name in finalists], batch, CHOOSING, logs)
+    speeds = {name: speed(bench, logs, name, batch, CHOOSING).value for name in finalists}
+    roles = {RECOMMENDED: fastest_small({PLAIN: 1.0} | speeds, ways)}
+    for role, is_chain in ((CHAIN, True), (TREE, False)):
+        of_form = {name: value for name, value in speeds.items() if ways[name].is_chain == is_chain}
+        if of_form:
+            roles[role] = roles[RECOMMENDED] if roles[RECOMMENDED] in of_form else fastest_small(of_form, ways)
+    return roles
+
+
+def best_predicted(ways: Mapping[str, Way], logs: Logs, batch: int, most: int) -> list[str]:
+    """The names of at most so many ways that are raced: the best chain and the best tree, then the best of each further
+    drafter and form, then those with the highest predictions.
     """
-    able = {way.name: way for way in ways if batch in bench.batches_of(way)}
-    chosen = finalists(able, logs, batch, most_raced)
-    race(bench, list(chosen.values()), batch, CHOOSING, units)
-    timed = _timed(bench, batch, CHOOSING)
-    estimates = {name: speed(bench, timed, logs, name, batch, CHOOSING) for name in chosen}
-    winner = best({PLAIN: 1.0} | {name: estimate.value for name, estimate in estimates.items()}, able)
-    roles = {"recommended": winner}
-    for role, is_of in (("chain", lambda way: way.is_chain), ("tree", lambda way: not way.is_chain)):
-        values = {name: estimates[name].value for name in chosen if is_of(able[name])}
-        if values:
-            roles[role] = winner if winner in values else best(values, able)
-    judged = list(dict.fromkeys(name for name in roles.values() if name != PLAIN))
-    race(bench, [able[name] for name in judged], batch, JUDGING, units)
-    return judge(bench, able, logs, batch, roles) | {
-        "raced": {name: estimate_row(estimate) for name, estimate in estimates.items()}}
+    predictions = {name: float(np.nanmean(logs[name, batch])) for name in ways}
+    ranked = sorted(ways, key=lambda name: (-predictions[name], ways[name].nodes))
+    by_form = {ways[name].is_chain: name for name in reversed(ranked)}
+    by_group = {(ways[name].method, ways[name].is_chain): name for name in reversed(ranked)}
+    by_group = sorted(by_group.values(), key=ranked.index)
+    return list(dict.fromkeys([*by_form.values(), *by_group, *ranked]))[:most]
 
 
-def finalists(ways: Mapping[str, Way], logs: Logs, batch: int, most: int) -> dict[str, Way]:
-    """The ways that are raced: those of the highest predictions on choosing units, the best chain and the best tree
-    among them, and of equal shapes of one drafter one.
+def fastest_small(speeds: Mapping[str, float], ways: Mapping[str, Way]) -> str:
+    """The name of the way with the fewest nodes among those nearly as fast as the fastest."""
+    speeds = {name: value for name, value in speeds.items() if not isnan(value)}
+    least = NEARLY * max(speeds.values())
+    return min((name for name, value in speeds.items() if value >= least),
+               key=lambda name: (ways[name].nodes if name in ways else 0, -speeds[name]))
+
+
+# -------------------------------------------------------------------------------------------------------------- judging
+
+
+def judge(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles: Mapping[str, str]) -> list[dict]:
+    """The rows of the table "answers" for these roles: what predictions and the race say on judging prompts.
+
+    A way that is not faster than plain decoding there, after the prefill or in whole calls, is withdrawn.
     """
-    predicted = {name: float(np.nanmean(logs[name, batch, CHOOSING])) for name in ways if (name, batch, CHOOSING) in logs}
-    ranked = sorted(predicted, key=lambda name: (-predicted[name], ways[name].nodes))
-    first = [next((name for name in ranked if ways[name].is_chain == chain), None) for chain in (True, False)]
-    names = list(dict.fromkeys([*(name for name in first if name), *ranked]))[:most]
-    return {name: ways[name] for name in ranked if name in names}
+    rows = timed(bench, batch, JUDGING)
+    answers = []
+    for role, name in roles.items():
+        estimate = ONE if name == PLAIN else speed(bench, logs, name, batch, JUDGING)
+        answers.append(_answer(bench, batch, role, ways.get(name), estimate, rows))
+    winner = answers[0]
+    if winner["way"] != PLAIN and (winner["value"] <= 1 or winner["whole"] <= 1):
+        note = f"{winner['way']} is withdrawn: {winner['value']:.2f} times as fast as plain decoding, whole calls " \
+               f"{winner['whole']:.2f} times, on judging prompts"
+        answers[0] = _answer(bench, batch, RECOMMENDED, None, ONE, rows) | {"note": note}
+    if {CHAIN, TREE} <= {*roles}:
+        paired = speed(bench, logs, roles[TREE], batch, JUDGING, roles[CHAIN])
+        answers.append(_answer(bench, batch, TREE_OVER_CHAIN, ways[roles[TREE]], paired, rows)
+                       | {"note": about_trees(paired)})
+    return answers
 
 
-def best(speeds: Mapping[str, float], ways: Mapping[str, Way]) -> str:
-    """The name that wins: of the ways nearly as fast as the fastest the one with the fewest nodes."""
-    known = {name: value for name, value in speeds.items() if not isnan(value)}
-    least = NEARLY * max(known.values())
-    return min((name for name, value in known.items() if value >= least),
-               key=lambda name: (ways[name].nodes if name in ways else 0, -known[name]))
-
-
-def judge(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles: Mapping[str, str]) -> dict[str, object]:
-    """What the race on judging units says of the ways in these roles."""
-    rows = _timed(bench, batch, JUDGING)
-    winner = roles["recommended"]
-
-    def over(way: str, base: str) -> Estimate:
-        """A way's speed over another's."""
-        return ONE if way == base else speed(bench, rows, logs, way, batch, JUDGING, base)
-
-    reason, whole = "", ONE
-    if winner != PLAIN:
-        measured = over(winner, PLAIN)
-        calls = measured_logs(rows, winner, whole=True)
-        whole = stats.of_logs([calls.to_numpy()], bench.generator("whole", winner, batch))
-        length = break_even(rows, winner, batch)
-        if measured.value <= 1 or whole.value <= 1:
-            reason = (f"{winner} decodes {said(measured)} times as fast as plain decoding on judging prompts, whole "
-                      f"calls {said(whole)} times; they break even "
-                      + (f"at answers of {length:.0f} tokens" if np.isfinite(length) else "at no length of answer"))
-            winner = PLAIN
-    facts = dict(backend=bench.backend.name, batch=batch, way=winner, reason=reason, speed=over(winner, PLAIN),
-                 whole_calls=whole if winner != PLAIN else ONE, setting="", **described(ways.get(winner)))
-    if winner != PLAIN:
-        facts |= dict(setting=bench.backend.line(ways[winner]), break_even=break_even(rows, winner, batch))
-    for role in ("chain", "tree"):
-        if role in roles:
-            facts[f"best_{role}"] = dict(way=roles[role], speed=estimate_row(over(roles[role], PLAIN)))
-    if {"chain", "tree"} <= roles.keys():
-        paired = over(roles["tree"], roles["chain"])
-        facts["tree_over_chain"], facts["trees"] = paired, about_trees(paired)
-    return {key: estimate_row(value) if isinstance(value, Estimate) else value for key, value in facts.items()}
-
-
-def _timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:
-    """The rows of the table "timed" of a backend, batch size and part."""
-    rows = of_backend(bench.store.open("timed").frame(), bench)
-    return rows[(rows["batch"] == batch) & (rows["part"] == part)]
+def _answer(bench: Bench, batch: int, role: str, way: Way | None, estimate: Estimate, rows: pd.DataFrame) -> dict:
+    """A row of the table "answers"; way: None for plain decoding."""
+    name = way.name if way else PLAIN
+    whole = measured_logs(rows, name, whole=True).mean() if way else 0.0
+    return dict(backend=bench.backend.name, batch=batch, role=role, way=name, drafter=way.method if way else "none",
+                shape=way.shape_name if way else "chain:0", nodes=way.nodes if way else 0, value=estimate.value,
+                low=estimate.low, high=estimate.high, n=estimate.n, raced=estimate.raced or 0, whole=float(np.exp(whole)),
+                break_even=break_even(rows, name, batch) if way else 0.0, setting=bench.backend.line(way) if way else "",
+                note="")
 
 
 def break_even(rows: pd.DataFrame, way: str, batch: int) -> float:
-    """Tokens of an answer from which on whole calls are as fast as plain decoding's; infinite where none is.
+    """Tokens of an answer from which on whole calls are as fast as plain decoding's; infinite where none is, NaN where
+    nothing was timed.
 
     A call of n tokens takes its prefill, which gives the first one, and n - 1 times the seconds per token.
     """
     def parts(name: str) -> tuple[float, float]:
         """Seconds of the prefill, and per further token of the mean answer."""
         calls = rows[rows["way"] == name]
-        return (calls["prefill"].mean(),
-                (calls["seconds"] - calls["prefill"]).sum() / max(1e-9, (calls["tokens"] / batch - 1).sum()))
+        tokens = (calls["tokens"] / batch - 1).sum()
+        return calls["prefill"].mean(), (calls["seconds"] - calls["prefill"]).sum() / max(1e-9, tokens)
 
+    if rows.empty:
+        return float("nan")
     (prefill, per_token), (plain_prefill, plain_per_token) = parts(way), parts(PLAIN)
     if prefill <= plain_prefill and per_token <= plain_per_token:
         return 1.0
@@ -146,41 +184,55 @@ def break_even(rows: pd.DataFrame, way: str, batch: int) -> float:
     return 1 + (prefill - plain_prefill) / (plain_per_token - per_token)
 
 
-def described(way: Way | None) -> dict[str, object]:
-    """A way's drafter and tree; those of plain decoding for None."""
-    if way is None:
-        return dict(drafter="none", tree="chain:0", nodes=0, depth=0)
-    return dict(drafter=way.method, tree=way.shape_name, nodes=way.nodes, depth=way.shape.max_depth)
-
-
-# ---------------------------------------------------------------------------------------------------------------- words
-
-
 def about_trees(paired: Estimate) -> str:
-    """What the speed of the best tree over the best chain tells, as an equivalence where neither is shown to be faster.
-    """
+    """What the speed of the best tree over the best chain tells: an equivalence where neither is shown to be faster."""
     if isnan(paired.low):
         return "too few units for a claim on trees"
     if paired.low > 1:
-        return f"a tree pays: {said(paired)} times as fast as the best chain"
+        return f"a tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
     if paired.high < 1:
-        return f"no tree pays: {said(paired)} times as fast as the best chain"
+        return f"no tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
     return (f"the best tree is between {100 * (1 - paired.low):.0f} % slower and {100 * (paired.high - 1):.0f} % faster "
             "than the best chain")
 
 
-def said(estimate: Estimate) -> str:
-    """An estimate with its interval and its number of raced and of all units."""
-    return f"{stats.format_estimate(estimate)} (n = {estimate.raced} of {estimate.n})"
+# -------------------------------------------------------------------------------------------------------- the file
 
 
-def estimate_row(estimate: Estimate) -> dict[str, object]:
-    """value, low, high, n and raced, null where they are not known."""
-    fields = asdict(estimate).items()
-    return {name: None if isinstance(value, float) and isnan(value) else value for name, value in fields}
+def save(folder: Path, rows: pd.DataFrame, facts: Mapping[str, object]) -> None:
+    """Writes a run's `recommendation.json` from its table "answers"; facts: target, machine, prompts and tokens."""
+    def plain(value):
+        return None if isinstance(value, float) and not np.isfinite(value) else value
+
+    by_backend: dict[str, dict[int, dict[str, dict]]] = {}
+    for row in rows.to_dict("records"):
+        backend, batch, role = (row.pop(name) for name in ("backend", "batch", "role"))
+        by_backend.setdefault(backend, {}).setdefault(batch, {})[role] = {key: plain(value) for key, value in row.items()}
+    backends = [{"backend": name, "by_batch": [{"batch": batch, **roles} for batch, roles in by_batch.items()]}
+                for name, by_batch in by_backend.items()]
+    atomic_file.replace(folder / FILE, json.dumps({**facts, "backends": backends}, indent=1).encode() + b"\n")
 
 
-def save(folder: Path, recommendation: Mapping[str, object]) -> None:
-    """Writes the file into a run's folder, in one step."""
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic_file.replace(folder / FILE, json.dumps(recommendation, indent=1).encode() + b"\n")
+def text(folder: Path, most_lines: int = 12) -> str:
+    """At most so many lines of a run's recommendation: for each backend and batch size the way, its speed over plain
+    decoding, the best chain and tree, and the line to copy.
+    """
+    saved = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    lines = [f"{saved['target']} on {saved['machine']}: speed over plain decoding, after the prefill, on judging prompts"]
+    for backend in saved["backends"]:
+        for answers in backend["by_batch"]:
+            shown = [f"{role}: {_said(answers[role])}" for role in (CHAIN, TREE) if role in answers]
+            winner = answers[RECOMMENDED]
+            lines.append(f"{backend['backend']}, batch {answers['batch']}: {_said(winner)}; {'; '.join(shown)}")
+            lines += [f"  {winner['setting']}"] if winner["setting"] else []
+    return "\n".join(lines if len(lines) <= most_lines else [*lines[: most_lines - 1], "the others are in the report"])
+
+
+def _said(answer: Mapping[str, object]) -> str:
+    """A way with its speed, interval and numbers of units."""
+    if answer["way"] == PLAIN:
+        return "plain decoding"
+    nan = float("nan")
+    estimate = Estimate(*(nan if answer[name] is None else answer[name] for name in ("value", "low", "high")))
+    units = f"n = {answer['n']}, {answer['raced']} raced" if answer["raced"] else f"predicted, n = {answer['n']}"
+    return f"{answer['way']} {stats.format_estimate(estimate)} ({units})"

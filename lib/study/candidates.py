@@ -5,7 +5,6 @@ rules, and each engine's methods with numbers of draft tokens.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 
 from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
@@ -20,11 +19,13 @@ from lib.replay.acceptance import FREQUENT
 from lib.replay.rank_paths import most_frequent_paths
 from lib.replay.trace import Trace
 from lib.trees import named, shapes
+from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 
 FAMILIES = ("independent:2", "independent:4")  # at every budget, besides chains
 GROWN_FAMILIES = ("optimal", FREQUENT)  # of trees that are grown from a trace
 BUDGETS = (3, 7, 15, 31, 63)
+LEAST_GROWN = 7  # nodes of trees that a rule grows
 WIDTH, GAIN = 4, 0.05  # of grown trees: nodes expanded per level, and the gain below which OPT-Tree stops
 TIMED_SHAPES = ("chain:1", "chain:4", "independent:4x4")  # whose drafting is timed, besides that of growth rules
 MODEL = "model"  # the kind of drafter that a draft model is
@@ -79,8 +80,8 @@ def of_ranks(drafters: Mapping[str, Drafter]) -> dict[str, object]:
             for name, drafter in drafters.items() if drafter.traits.replay == BY_RANKS}
 
 
-def own_ways(drafters: Mapping[str, Drafter], choosing: Trace, limits: Limits) -> list[Way]:
-    """Each drafter with chains, fixed trees, trees grown from the choosing part of a trace, and growth rules."""
+def static_ways(drafters: Mapping[str, Drafter], limits: Limits, choosing: Trace) -> list[Way]:
+    """Each drafter with chains, fixed trees, and trees grown from the choosing part of a trace."""
     ways = []
     for name, drafter in drafters.items():
         depth = min(limits.depth, drafter.deepest or limits.depth)
@@ -88,11 +89,20 @@ def own_ways(drafters: Mapping[str, Drafter], choosing: Trace, limits: Limits) -
         if name in choosing.ranks and not limits.chains:
             trees |= {f"{family}@{budget}": from_trace(choosing, name, family, budget, depth)
                       for budget in limits.budgets for family in GROWN_FAMILIES}
-        if simulated.replayable(drafter) and not limits.chains:
-            trees |= {f"{rule}@{budget}": named(f"{rule}@{budget}") for rule in growth_rules(drafter, depth)
-                      for budget in limits.budgets if budget >= 7}
-        ways += [Way(f"{name}, {label}", name, shape, label, drafter) for label, shape in trees.items()]
+        ways += [_way(name, label, shape, drafter) for label, shape in trees.items()]
     return ways
+
+
+def grown_ways(drafters: Mapping[str, Drafter], limits: Limits, leading: Sequence[str]) -> list[Way]:
+    """The leading drafters with the growth rules that they can follow."""
+    return [_way(name, f"{rule}@{budget}", named(f"{rule}@{budget}"), drafters[name])
+            for name in leading if simulated.replayable(drafters[name]) and not limits.chains
+            for rule in growth_rules(drafters[name], min(limits.depth, drafters[name].deepest or limits.depth))
+            for budget in limits.budgets if budget >= LEAST_GROWN]
+
+
+def _way(drafter_name: str, label: str, shape: Tree | Growth, drafter: Drafter) -> Way:
+    return Way(f"{drafter_name}, {label}", drafter_name, shape, label, drafter)
 
 
 def fixed(limits: Limits) -> dict[str, Tree]:
@@ -139,7 +149,7 @@ def timed_ways(ways: Sequence[Way]) -> list[Way]:
     """
     by_method: dict[str, list[Way]] = {}
     for way in ways:
-        if way.drafter is not None and not way.drafter.traits.reads_text:
+        if way.drafter is not None:
             by_method.setdefault(way.method, []).append(way)
     return [way for ways_of_one in by_method.values() for way in _timed_of(ways_of_one)]
 
@@ -153,5 +163,5 @@ def _timed_of(ways: Sequence[Way]) -> Iterator[Way]:
         return
     for name in TIMED_SHAPES:
         shape = named(name)
-        yield Way(f"{ways[0].method}, {name}", ways[0].method, shape, name, ways[0].drafter)
+        yield _way(ways[0].method, name, shape, ways[0].drafter)
     yield from {way.name: way for way in (*rules[:1], *rules[-1:])}.values()

@@ -7,7 +7,6 @@ some of its prompts still run. The prefill is left out.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 
 from lib.engines.methods import Sizes, Way
 from lib.lab import stats
@@ -25,6 +24,7 @@ def call_seconds(bench: Bench, costs: Costs, way: Way, rounds: Sequence[Sizes]) 
         row[: len(sizes)] = sizes
     running, nodes = grid[..., 0] >= 0, np.maximum(grid[..., 0], 0)
     count, drafts = running.sum(0), (np.maximum(grid[..., 2], 0) > 0).any(0)
+    drafts |= way.drafter.traits.reads_text  # which looks for a draft in every step
     wide = nodes.max(0) if bench.backend.padded else nodes.sum(0) / np.maximum(count, 1)
     seconds = 0.0
     for rows in np.unique(count[count > 0]):
@@ -56,18 +56,18 @@ def log_speeds(bench: Bench, costs: Costs, way: Way, rounds: Mapping[int, Sizes]
 def predict(bench: Bench, costs: Costs, ways: Sequence[Way], replayed: Replayed, lengths: Sequence[int],
             part: str) -> dict[tuple[str, int], np.ndarray]:
     """By way and batch size `log_speeds` of the calls of a part; writes missing rows of the table "predictions"."""
-    logs, table = {}, bench.store.open("predictions")
+    logs, rows, table = {}, [], bench.store.open("predictions")
     for way in ways:
         for batch in bench.batches_of(way):
             values = log_speeds(bench, costs, way, replayed[way.name], lengths, bench.calls(part, batch))
             logs[way.name, batch] = values
-            if (bench.backend.name, batch, way.name, part) in table.keys():
-                continue
             values = values[~np.isnan(values)]
-            mean = stats.of_logs([values], bench.generator(part, batch, way.name)) if len(values) else stats.UNKNOWN
-            table.append(backend=bench.backend.name, batch=batch, way=way.name, part=part, drafter=way.method,
-                         shape=way.shape_name, nodes=way.nodes, value=mean.value, low=mean.low, high=mean.high,
-                         n=len(values))
+            mean = stats.of_logs([values], bench.generator(part, batch, way.name)) if len(values) else stats.Estimate()
+            rows.append(dict(backend=bench.backend.name, batch=batch, way=way.name, part=part, drafter=way.method,
+                             shape=way.shape_name, nodes=way.nodes, value=mean.value, low=mean.low, high=mean.high,
+                             n=len(values)))
+    table.extend([row for row in rows
+                  if tuple(row[name] for name in table.schema.key) not in table.keys()])
     return logs
 
 

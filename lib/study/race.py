@@ -91,5 +91,5 @@ def speed(bench: Bench, logs: Logs, way: str, batch: int, part: str, base: str =
             measured, predicted[measured.index], predicted.drop(measured.index).dropna()))
     generator = bench.generator("speed", way, base, batch, part)
     if raced.empty:
-        return stats.of_logs([others.to_numpy()], generator) if len(others) else stats.UNKNOWN
+        return stats.of_logs([others.to_numpy()], generator) if len(others) else Estimate()
     return stats.two_phase(raced.to_numpy(), raced_predicted[raced.index].to_numpy(), others.to_numpy(), generator)
