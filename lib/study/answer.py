@@ -8,6 +8,7 @@ plain decoding are then raced on judging prompts, and only these figures are rep
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
@@ -15,13 +16,12 @@ import numpy as np
 import pandas as pd
 
 from lib.engines.methods import PLAIN, Way
-from lib.lab import atomic_file, stats
+from lib.lab import atomic_file, stats, tables
 from lib.lab.stats import Estimate
+from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
-from lib.study import costs as costs_of_steps
-from lib.study.acceptance import record, replay
+from lib.study.acceptance import replay
 from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
-from lib.study.candidates import timed_ways
 from lib.study.costs import Costs
 from lib.study.predict import predict
 from lib.study.race import Logs, measured_logs, race, speed, timed
@@ -39,45 +39,36 @@ def is_complete(bench: Bench) -> bool:
     return {*bench.batches} <= {*rows.loc[rows["role"] == RECOMMENDED, "batch"]}
 
 
-def measure(bench: Bench, drafters: Mapping[str, object], static: Callable[[Trace], list[Way]],
-            grown: Callable[[Sequence[str]], list[Way]], most_nodes: int, most_raced: int,
-            costs: pd.DataFrame | None = None) -> None:
-    """All five steps for a backend; adds its rows of the table "answers".
+def measure(bench: Bench, recorded: Recorded, static: Callable[[Trace], list[Way]],
+            grown: Callable[[Sequence[str]], list[Way]], costs_for: Callable[[Sequence[Way]], pd.DataFrame], most_raced: int,
+            text_bench: Bench | None = None) -> list[Way]:
+    """Replay, costs, predictions and races of a backend; adds its rows of the table "answers". Returns all ways.
 
-    drafters: whose ranks are recorded. static: the ways that compete, of the recorded text of the choosing prompts.
-    grown: further ones, of the drafters whose ways have the highest predictions. costs: rows of the table "costs" of
-    another machine; None to time them here.
+    recorded: the text on which ways are replayed. static: the ways that compete, of the recorded text of the choosing
+    prompts. grown: further ones, of the drafters whose ways have the highest predictions. costs_for: of some ways the
+    rows of the table "costs". text_bench: whose text it is, where the backend has none of its own.
     """
-    if is_complete(bench):
-        return
-    recorded = record(bench, drafters)
+    text_bench = without_loops(text_bench or bench)
+    bench = replace(bench, parts=text_bench.parts)
     lengths = (recorded.trace.lengths + 1).tolist()
-    bench = without_loops(bench)
-    choosing = bench.rows(CHOOSING)
-    ways: dict[str, Way] = {}
-    logs: dict[tuple[str, int], np.ndarray] = {}
 
-    def predicted(part: str, some: Sequence[Way]) -> Logs:
-        """The predictions of some ways on a part, with their rounds and the costs that are missing."""
-        rows = costs if costs is not None else costs_of_steps.measure_drafting(bench, timed_ways(some))
-        replayed = replay(bench, recorded, some, bench.rows(part))
-        return predict(bench, Costs.of(rows), some, replayed, lengths, part)
+    def predicted(ways: Sequence[Way], part: str) -> Logs:
+        """The predictions of ways on a part, with their rounds and their costs."""
+        replayed = replay(text_bench, recorded, ways, bench.rows(part))
+        return predict(bench, Costs.of(costs_for(ways)), ways, replayed, lengths, part)
 
-    if costs is None:
-        costs_of_steps.measure(bench, most_nodes)
-    for candidates in (static(recorded.trace.select(np.array(choosing))), None):
-        candidates = grown(leading(ways, logs)) if candidates is None else candidates
-        ways |= {way.name: way for way in candidates}
-        logs |= predicted(CHOOSING, candidates)
+    ways = {way.name: way for way in static(recorded.trace.select(np.array(bench.rows(CHOOSING))))}
+    logs = predicted(list(ways.values()), CHOOSING)
+    more = grown(leading(ways, logs))
+    ways, logs = ways | {way.name: way for way in more}, logs | predicted(more, CHOOSING)
     for batch in bench.batches:
         able = {way.name: way for way in ways.values() if batch in bench.batches_of(way)}
         roles = choose(bench, able, logs, batch, most_raced)
         judged = {name: able[name] for name in dict.fromkeys(roles.values()) if name != PLAIN}
-        judging = predicted(JUDGING, list(judged.values()))
+        judging = predicted(list(judged.values()), JUDGING)
         race(bench, list(judged.values()), batch, JUDGING, judging)
-        table = bench.store.open("answers")
-        table.extend([row for row in judge(bench, judged, judging, batch, roles)
-                      if (bench.backend.name, batch, row["role"]) not in table.keys()])
+        answer(bench, judged, judging, batch, roles)
+    return list(ways.values())
 
 
 def leading(ways: Mapping[str, Way], logs: Logs) -> list[str]:
@@ -129,8 +120,8 @@ def fastest_small(speeds: Mapping[str, float], ways: Mapping[str, Way]) -> str:
 # -------------------------------------------------------------------------------------------------------------- judging
 
 
-def judge(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles: Mapping[str, str]) -> list[dict]:
-    """The rows of the table "answers" for these roles: what predictions and the race say on judging prompts.
+def answer(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles: Mapping[str, str]) -> None:
+    """Adds the missing rows of the table "answers" for these roles: what predictions and the race say on judging prompts.
 
     A way that is not faster than plain decoding there, after the prefill or in whole calls, is withdrawn.
     """
@@ -148,7 +139,8 @@ def judge(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles: 
         paired = speed(bench, logs, roles[TREE], batch, JUDGING, roles[CHAIN])
         answers.append(_answer(bench, batch, TREE_OVER_CHAIN, ways[roles[TREE]], paired, rows)
                        | {"note": about_trees(paired)})
-    return answers
+    table = bench.store.open("answers")
+    table.extend([row for row in answers if (bench.backend.name, batch, row["role"]) not in table.keys()])
 
 
 def _answer(bench: Bench, batch: int, role: str, way: Way | None, estimate: Estimate, rows: pd.DataFrame) -> dict:
@@ -199,40 +191,41 @@ def about_trees(paired: Estimate) -> str:
 # -------------------------------------------------------------------------------------------------------- the file
 
 
-def save(folder: Path, rows: pd.DataFrame, facts: Mapping[str, object]) -> None:
-    """Writes a run's `recommendation.json` from its table "answers"; facts: target, machine, prompts and tokens."""
-    def plain(value):
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    by_backend: dict[str, dict[int, dict[str, dict]]] = {}
-    for row in rows.to_dict("records"):
+def save(folder: Path, answers: pd.DataFrame, settings: pd.DataFrame, facts: Mapping[str, object]) -> None:
+    """Writes a run's `recommendation.json` from its tables "answers" and "settings"; facts: target, machine and more."""
+    by_backend: dict[str, dict[int, dict[str, object]]] = {}
+    for row in answers.drop(columns=tables.FINGERPRINT, errors="ignore").to_dict("records"):
         backend, batch, role = (row.pop(name) for name in ("backend", "batch", "role"))
-        by_backend.setdefault(backend, {}).setdefault(batch, {})[role] = {key: plain(value) for key, value in row.items()}
-    backends = [{"backend": name, "by_batch": [{"batch": batch, **roles} for batch, roles in by_batch.items()]}
-                for name, by_batch in by_backend.items()]
+        finite = {key: None if isinstance(value, float) and not np.isfinite(value) else value for key, value in row.items()}
+        by_backend.setdefault(backend, {}).setdefault(batch, {"batch": batch, "engines": []})[role] = finite
+    for row in settings.itertuples():
+        by_backend[row.backend][row.batch]["engines"].append(
+            dict(engine=row.engine, draft=row.draft, setting=row.setting))
+    backends = [{"backend": name, "by_batch": list(by_batch.values())} for name, by_batch in by_backend.items()]
     atomic_file.replace(folder / FILE, json.dumps({**facts, "backends": backends}, indent=1).encode() + b"\n")
 
 
 def text(folder: Path, most_lines: int = 12) -> str:
     """At most so many lines of a run's recommendation: for each backend and batch size the way, its speed over plain
-    decoding, the best chain and tree, and the line to copy.
+    decoding, the best chain and tree, and the lines to copy.
     """
     saved = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    lines = [f"{saved['target']} on {saved['machine']}: speed over plain decoding, after the prefill, on judging prompts"]
+    lines = [f"{saved['target']} on {saved['machine']}; speed over plain decoding after the prefill:"]
     for backend in saved["backends"]:
         for answers in backend["by_batch"]:
-            shown = [f"{role}: {_said(answers[role])}" for role in (CHAIN, TREE) if role in answers]
             winner = answers[RECOMMENDED]
-            lines.append(f"{backend['backend']}, batch {answers['batch']}: {_said(winner)}; {'; '.join(shown)}")
-            lines += [f"  {winner['setting']}"] if winner["setting"] else []
-    return "\n".join(lines if len(lines) <= most_lines else [*lines[: most_lines - 1], "the others are in the report"])
+            shown = [f"best {role} {_described(answers[role])}" for role in (CHAIN, TREE) if role in answers]
+            lines.append(f"{backend['backend']}, batch {answers['batch']}: {_described(winner)}; {'; '.join(shown)}")
+            settings = [winner["setting"], *(f"{line['engine']} ({line['draft']}): {line['setting']}"
+                                             for line in answers["engines"])]
+            lines += [f"  {setting}" for setting in settings if setting]
+    return "\n".join(lines if len(lines) <= most_lines else [*lines[: most_lines - 1], "  the others are in the report"])
 
 
-def _said(answer: Mapping[str, object]) -> str:
+def _described(answer: Mapping[str, object]) -> str:
     """A way with its speed, interval and numbers of units."""
     if answer["way"] == PLAIN:
         return "plain decoding"
-    nan = float("nan")
-    estimate = Estimate(*(nan if answer[name] is None else answer[name] for name in ("value", "low", "high")))
+    estimate = Estimate(*(float("nan") if answer[name] is None else answer[name] for name in ("value", "low", "high")))
     units = f"n = {answer['n']}, {answer['raced']} raced" if answer["raced"] else f"predicted, n = {answer['n']}"
     return f"{answer['way']} {stats.format_estimate(estimate)} ({units})"

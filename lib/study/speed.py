@@ -1,0 +1,190 @@
+"""Notebook 5: the backends of a run, each taken through the five steps (see `answer.measure`).
+
+The first backend is this project's loop in the number format of the pairs, the reference. Beside it stand the same loop
+at a temperature, other number formats, and serving engines.
+"""
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.drafters.registry import DRAFTERS
+from lib.engines import registry
+from lib.engines.methods import FORCED, PLAIN, Way
+from lib.engines.own import Own
+from lib.forward.load import load_pair, load_pairs
+from lib.forward.packed import STORED
+from lib.forward.passes import release
+from lib.lab import processor
+from lib.lab.chapter import Store
+from lib.models.checks import AUTO, PairError, first_line
+from lib.models.prompts import load as load_prompts
+from lib.models.registry import GGUF, sources
+from lib.replay.simulated import Recorded
+from lib.study import answer, costs, costs_files, quality
+from lib.study.acceptance import record
+from lib.study.answer import CHAIN, RECOMMENDED
+from lib.study.bench import JUDGING, Bench, arranged
+from lib.study.candidates import Limits, drafters_of, engine_ways, grown_ways, of_ranks, static_ways, timed_ways
+from lib.study.race import race
+from lib.study.settings import Speed
+
+
+def measure(store: Store, settings: Speed) -> None:
+    """Writes the tables prompts, texts, rounds, costs, predictions, timed, answers, settings and quality, row by row, and
+    recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
+    """
+    pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
+    bench = of_pairs(store, settings, pairs)
+    drafters = drafters_of(pairs, settings.drafters, max(map(len, bench.prompts.ids)) + settings.new_tokens + bench.longest)
+    limits = Limits(settings.most_nodes, settings.most_depth, bench.backend.chains)
+    recorded = record(bench, of_ranks(drafters))
+    ways = answer.measure(bench, recorded, partial(static_ways, drafters, limits), partial(grown_ways, drafters, limits),
+                          partial(timed_costs, bench, limits.nodes), settings.most_raced)
+    write_settings(bench)
+    if settings.sampled_temperature:
+        sample(bench, settings.sampled_temperature, {way.name: way for way in ways})
+    beside = replace(bench, raced={1: settings.raced_beside})
+    for format_name in settings.formats:
+        measure_format(beside, settings, format_name, recorded, ways)
+    for spec in settings.engines:
+        measure_engine(beside, settings, spec)
+    if settings.costs:
+        predict_elsewhere(bench, settings.costs, recorded, ways)
+    answer.save(store.folder, store.open("answers").frame(), store.open("settings").frame(), facts(bench))
+
+
+def of_pairs(store: Store, settings: Speed, pairs: Sequence) -> Bench:
+    """The reference: this project's loop with the prompts of the run, whose split and order the table "prompts" keeps."""
+    longest = settings.most_depth
+    room = pairs[0].window and pairs[0].window - settings.new_tokens - 2 * longest - 2
+    prompts, parts = arranged(load_prompts(settings.prompts, pairs[0].tokenizer, limit=room), settings.choose_prompts,
+                              settings.judge_prompts, np.random.default_rng(settings.seed))
+    bench = Bench(Own(pairs[0], prompts.ids), store, pairs[0].target_name, prompts, parts, settings.new_tokens,
+                  dict(zip(settings.batches, settings.raced)), longest, list(pairs[0].eos_token_ids), settings.seed)
+    store.write("prompts", [
+        dict(prompt=name, kind=kind, unit=unit, turn=turn, part=part, tokens=len(ids)) for name, kind, unit, turn, part, ids
+        in zip(prompts.names, prompts.kinds, bench.units, prompts.turns, parts, prompts.ids)])
+    return bench
+
+
+def timed_costs(bench: Bench, most_nodes: int, ways: Sequence[Way]) -> pd.DataFrame:
+    """The costs of the backend's steps, and of drafting by these ways, timed here."""
+    costs.measure(bench, most_nodes)
+    return costs.measure_drafting(bench, timed_ways(ways))
+
+
+def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
+    """The judged ways of the reference at batch 1, raced in sampled decoding, which replay of its text does not decide."""
+    answers = bench.rows_of("answers").query("batch == 1").set_index("role")["way"]
+    roles = {role: name for role, name in answers.items() if name in ways and role in answer.ROLES[:3]}
+    if not roles:
+        return
+    sampled = replace(bench, backend=replace(bench.backend, temperature=temperature), raced={1: bench.raced[1]})
+    judged = {name: ways[name] for name in roles.values()}
+    race(sampled, list(judged.values()), 1, JUDGING)
+    answer.answer(sampled, judged, {}, 1, {RECOMMENDED: PLAIN} | roles)
+
+
+def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Recorded, ways: Sequence[Way]) -> None:
+    """The loop in another number format: its checks are timed. Where it is raced, it writes and drafts a text of its own;
+    else the reference's text and drafting stand for its own.
+    """
+    reference = bench.backend.pair
+    draft_model = sources(settings.pairs[0])[1]
+    is_mixed = format_name == STORED and draft_model is not None and draft_model.kind != GGUF
+    try:
+        pair = load_pair(settings.pairs[0], f"{STORED}|{AUTO}" if is_mixed else format_name, settings.device)
+    except PairError as error:
+        bench.say(f"{format_name} is left out: {first_line(error)}")
+        return
+    beside = replace(bench, backend=Own(pair, bench.prompts.ids))
+    quality.measure(bench.store, bench.backend, [beside.backend], *judging_texts(bench, recorded),
+                    bench.generator("quality", format_name))
+    if answer.is_complete(beside):
+        pass
+    elif bench.raced[1]:
+        drafters = drafters_of([pair], settings.drafters, 0)
+        limits = Limits(settings.most_nodes, settings.most_depth, beside.backend.chains)
+        answer.measure(beside, record(beside, of_ranks(drafters)), partial(static_ways, drafters, limits),
+                       partial(grown_ways, drafters, limits), partial(timed_costs, beside, limits.nodes),
+                       settings.most_raced)
+    else:
+        rows = bench.rows_of("costs")
+        drafting = rows[~rows["method"].isin([PLAIN, FORCED])]
+        answer.measure(beside, recorded, lambda trace: list(ways), lambda leading: [],
+                       lambda some: pd.concat([costs.measure(beside, settings.most_nodes), drafting]),
+                       settings.most_raced, text_bench=bench)
+    for model in {*pair.models} - {*reference.models}:
+        release(model)
+    gc.collect()
+
+
+def judging_texts(bench: Bench, recorded: Recorded) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The judging prompts and what the reference wrote after them."""
+    rows = bench.rows(JUDGING)
+    tokens = [recorded.trace.tokens[row] for row in rows]
+    return [recorded.prompts[row] for row in rows], [torch.from_numpy(line[line >= 0]).long() for line in tokens]
+
+
+def measure_engine(bench: Bench, settings: Speed, spec: str) -> None:
+    """A serving engine with its own methods, on its own text."""
+    pairs = {name: bench.backend.pair if name in DRAFTERS else load_pair(f"{settings.pairs[0].partition('|')[0]}|{name}")
+             for name in settings.engine_drafters}
+    backend = replace(registry.parse(spec), target=bench.backend.pair.target, threads=settings.threads)
+    beside = replace(bench, backend=backend, longest=max(settings.engine_lengths),
+                     raced=dict.fromkeys(bench.batches if backend.batches else [1], settings.raced_beside))
+    ways = engine_ways(backend, pairs, settings.engine_lengths)
+    if not answer.is_complete(beside):
+        answer.measure(beside, record(beside, {}), lambda trace: ways, lambda leading: [],
+                       partial(timed_costs, beside, max(settings.engine_lengths)), settings.most_raced)
+
+
+def predict_elsewhere(bench: Bench, costs_name: str, recorded: Recorded, ways: Sequence[Way]) -> None:
+    """Answers for the backends of a file of costs, by the reference's rounds. Drafting that the file lacks is taken to
+    be as large a part of a plain step as here.
+    """
+    here = bench.rows_of("costs")
+    drafting, plain_here = here[~here["method"].isin([PLAIN, FORCED])], here[here["method"] == PLAIN].set_index("batch")["ms"]
+    for name, rows in costs_files.read(costs_name).groupby("backend", sort=False):
+        if not {PLAIN, FORCED} <= {*rows["method"]}:
+            continue
+        scale = rows.loc[rows["method"] == PLAIN, "ms"].min() / plain_here.min()
+        there = pd.concat([rows, drafting[~drafting["method"].isin(rows["method"])].assign(ms=lambda part: part["ms"] * scale)])
+        backend = SimpleNamespace(name=f"{name} ({Path(costs_name).stem})", batches=True, padded=True, at_once=1,
+                                  line=lambda way: "")
+        batches = sorted(set(rows.loc[rows["method"] == FORCED, "batch"]))
+        beside = replace(bench, backend=backend, raced=dict.fromkeys(batches, 0))
+        if not answer.is_complete(beside):
+            answer.measure(beside, recorded, lambda trace: list(ways), lambda leading: [], lambda some: there, 1,
+                           text_bench=bench)
+
+
+def write_settings(bench: Bench) -> None:
+    """Adds to the table "settings" what a user of each serving engine sets to draft as recommended, or as the best chain
+    of the recommended drafter, since engines take no static tree that branches.
+    """
+    table, answers = bench.store.open("settings"), bench.rows_of("answers")
+    for batch in bench.batches:
+        by_role = answers[answers["batch"] == batch].set_index("role")
+        winner = by_role.loc[RECOMMENDED]
+        same_drafter = CHAIN in by_role.index and by_role.loc[CHAIN, "drafter"] == winner["drafter"]
+        tokens = by_role.loc[CHAIN, "nodes"] if same_drafter else winner["nodes"]
+        table.extend([
+            dict(backend=bench.backend.name, batch=batch, engine=line["engine"], draft=line["draft"], setting=line["setting"])
+            for line in registry.lines(bench.backend.pair, winner["drafter"], int(tokens))
+            if (bench.backend.name, batch, line["engine"], line["draft"]) not in table.keys()])
+
+
+def facts(bench: Bench) -> dict[str, object]:
+    """What recommendation.json says of the run."""
+    machine = processor.machine(bench.backend.pair.target.device.type)
+    return dict(target=bench.target, machine=f"{machine['processor']}, {machine['threads']} threads",
+                new_tokens=bench.new_tokens, choosing=len(bench.rows("choosing")), judging=len(bench.rows(JUDGING)))
