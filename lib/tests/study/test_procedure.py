@@ -1,12 +1,14 @@
-"""The five steps on a backend whose clock is a formula: what is predicted is then what is raced."""
+"""The five steps on a backend whose clock is a formula: predictions are exact there, and stopped runs go on."""
 
-from dataclasses import replace
+import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from lib.engines.driver import EngineError
 from lib.engines.methods import PLAIN
 from lib.engines.registry import Served
 from lib.forward.load import load_pair
@@ -14,12 +16,13 @@ from lib.lab import stats, tables
 from lib.lab.chapter import Store
 from lib.models.prompts import load
 from lib.study import answer, candidates
-from lib.study.answer import best, break_even
-from lib.study.bench import Bench, arranged
+from lib.study.acceptance import record
+from lib.study.answer import CHAIN, RECOMMENDED, TREE_OVER_CHAIN
+from lib.study.bench import JUDGING, Bench, arranged
 from lib.study.predict import best_length, leviathan_speedup, theoretical_speedup
+from lib.study.race import measured_logs, speed
+from lib.study.speed import timed_costs
 from lib.tests.engines.stand_in import StandIn
-
-PAIR = load_pair
 
 
 @pytest.fixture(scope="module")
@@ -27,72 +30,98 @@ def pair():
     return load_pair("base/tiny-base")
 
 
-def measured(pair, engine, folder: Path):
-    texts = load("", pair.tokenizer, limit=400, first=2)
-    prompts, parts = arranged(texts, 1, 1, np.random.default_rng(0))
-    bench = Bench(Served("stand-in", engine, target=pair.target), Store(folder, "x"), prompts, parts, 12, [1, 2], 4,
-                  list(pair.eos_token_ids))
-    ways = candidates.engine_ways(bench.backend, {"lookup": pair, "tiny-base": pair}, (1, 2, 4))
-    return answer.measure(bench, lambda trace: ways, {}, {1: 8, 2: 4}, 8)
+def bench_of(pair, engine, folder: Path, raced: dict[int, int] = {1: 8, 2: 4}) -> Bench:
+    prompts, parts = arranged(load("", pair.tokenizer, limit=400, first=6), 3, 3, np.random.default_rng(0))
+    return Bench(Served("stand-in", engine, target=pair.target), Store(folder, "05", "x"), pair.target_name, prompts, parts,
+                 12, raced, 4, list(pair.eos_token_ids))
+
+
+def measured(bench: Bench, pair) -> pd.DataFrame:
+    ways = candidates.engine_ways(bench.backend, {"lookup": pair, "model": pair}, (1, 2, 4))
+    answer.measure(bench, record(bench, {}), lambda trace: ways, lambda leading: [], partial(timed_costs, bench, 8), 3)
+    return bench.rows_of("answers")
 
 
 def test_predictions_are_what_is_raced_and_a_stopped_run_goes_on(pair, tmp_path):
     engine = StandIn()
-    done = measured(pair, engine, tmp_path)
-    timed, predictions = (tables.read(tmp_path, name) for name in ("timed", "predictions"))
+    bench = bench_of(pair, engine, tmp_path)
+    answers = measured(bench, pair)
+    timed = tables.read(tmp_path, "05_timed")
     for (batch, part), rows in timed.groupby(["batch", "part"]):
         for way in set(rows["way"]) - {PLAIN}:
-            foreseen = predictions.set_index(["batch", "way", "part"]).loc[(batch, way, part)]
-            if foreseen["n"] == rows["call"].nunique():
-                logs = answer.measured_logs(rows, way)
-                assert np.exp(logs.mean()) == pytest.approx(foreseen["value"], rel=1e-6)
+            predicted = rows[rows["way"] == way].set_index("call")["predicted"]
+            assert np.exp(measured_logs(rows, way)).to_numpy() == pytest.approx(predicted.sort_index().to_numpy(), rel=1e-6)
     started = len(engine.started)
-    assert measured(pair, engine, tmp_path) == done and len(engine.started) == started
+    assert measured(bench, pair).equals(answers) and len(engine.started) == started
+    winner = answers.set_index(["batch", "role"])["value"].xs(RECOMMENDED, level="role")
+    assert (winner >= answers[answers["role"] == CHAIN].set_index("batch")["value"].reindex(winner.index) / 1.04).all()
 
 
 def test_an_engine_that_dies_leaves_its_rows(pair, tmp_path):
-    engine = StandIn(calls=40)
-    with pytest.raises(Exception, match="status -9"):
-        measured(pair, engine, tmp_path)
-    texts = tables.read(tmp_path, "texts")
+    engine = StandIn(calls=60)
+    bench = bench_of(pair, engine, tmp_path, {1: 8})
+    with pytest.raises(EngineError, match="status -9"):
+        measured(bench, pair)
+    texts = tables.read(tmp_path, "05_texts")
     engine.calls = float("inf")
-    measured(pair, engine, tmp_path)
-    assert tables.read(tmp_path, "texts").iloc[: len(texts)].equals(texts)
+    measured(bench, pair)
+    assert len(texts) and tables.read(tmp_path, "05_texts").iloc[: len(texts)].equals(texts)
+
+
+def test_the_file_of_a_recommendation_has_each_role_and_at_most_twelve_lines(pair, tmp_path):
+    bench = bench_of(pair, StandIn(), tmp_path, {1: 8})
+    settings = pd.DataFrame([dict(backend="stand-in", batch=1, engine="vllm", draft="the chain", setting="--k 4")])
+    answer.save(tmp_path, measured(bench, pair), settings, dict(target="t", machine="m"))
+    (saved,) = json.loads((tmp_path / answer.FILE).read_text())["backends"]
+    assert {RECOMMENDED, CHAIN, "engines"} <= set(saved["by_batch"][0])
+    lines = answer.text(tmp_path).splitlines()
+    assert len(lines) <= 12 and any("--k 4" in line for line in lines)
+
+
+class Sized:
+    """A way of so many nodes."""
+
+    def __init__(self, nodes: int, method: str = "m", is_chain: bool = True):
+        self.nodes, self.method, self.is_chain = nodes, method, is_chain
 
 
 def test_of_ways_nearly_as_fast_the_smallest_wins():
-    class Sized:
-        def __init__(self, nodes):
-            self.nodes = nodes
     ways = {"a": Sized(8), "b": Sized(4), "c": Sized(2)}
-    assert best({"a": 1.50, "b": 1.46, "c": 1.40, PLAIN: 1.0}, ways) == "b"
-    assert best({"a": 1.02, PLAIN: 1.0}, ways) == PLAIN
+    assert answer.fastest_small({"a": 1.50, "b": 1.46, "c": 1.40, PLAIN: 1.0}, ways) == "b"
+    assert answer.fastest_small({"a": 1.02, PLAIN: 1.0}, ways) == PLAIN
+
+
+def test_the_best_chain_and_the_best_tree_are_raced_and_drafters_come_before_sizes():
+    ways = {"a4": Sized(4, "a"), "a5": Sized(5, "a"), "b4": Sized(4, "b"), "t": Sized(6, "a", False)}
+    logs = {(name, 1): np.array([value]) for name, value in zip(ways, (0.50, 0.49, 0.30, 0.10))}
+    assert answer.best_predicted(ways, logs, 1, 2) == ["t", "a4"] or answer.best_predicted(ways, logs, 1, 2) == ["a4", "t"]
+    assert set(answer.best_predicted(ways, logs, 1, 3)) == {"a4", "t", "b4"}
 
 
 def test_whole_calls_break_even_where_both_lines_meet():
     def row(way, prefill, tokens, per_token):
         return dict(way=way, prefill=prefill, tokens=tokens, seconds=prefill + (tokens - 1) * per_token)
     rows = pd.DataFrame([row("w", 2.0, 11, 0.5), row(PLAIN, 1.0, 11, 1.0)])
-    assert break_even(rows, "w", 1) == pytest.approx(3.0)
-    assert break_even(pd.DataFrame([row("w", 1.0, 5, 2.0), row(PLAIN, 1.0, 5, 1.0)]), "w", 1) == np.inf
+    assert answer.break_even(rows, "w", 1) == pytest.approx(3.0)
+    assert answer.break_even(pd.DataFrame([row("w", 1.0, 5, 2.0), row(PLAIN, 1.0, 5, 1.0)]), "w", 1) == np.inf
+    assert np.isnan(answer.break_even(rows.iloc[:0], "w", 1))
+
+
+def test_a_speed_without_a_race_is_that_of_the_predictions(pair, tmp_path):
+    bench = bench_of(pair, StandIn(), tmp_path, {1: 0})
+    logs = {("w", 1): np.log(np.linspace(1.0, 2.0, len(bench.calls(JUDGING, 1))))}
+    estimate = speed(bench, logs, "w", 1, JUDGING)
+    assert estimate.value == pytest.approx(np.exp(logs["w", 1].mean())) and not estimate.raced
+
+
+def test_the_best_tree_beside_the_best_chain_is_told_as_an_equivalence():
+    assert "between 4 % slower and 6 % faster" in answer.about_trees(stats.Estimate(1.01, 0.96, 1.06))
+    assert answer.about_trees(stats.Estimate(1.1, 1.02, 1.2)).startswith("a tree pays")
+    assert "no tree pays" in answer.about_trees(stats.Estimate(0.9, 0.8, 0.97))
+    assert "too few" in answer.about_trees(stats.Estimate(1.1)) and TREE_OVER_CHAIN in answer.ROLES
 
 
 def test_formulas_of_the_weblog_and_of_leviathan():
     assert theoretical_speedup(0.0, 5, 0.1) == pytest.approx(4.0) and theoretical_speedup(1.0, 5, 0.1) == 0.1
     assert [best_length(theoretical_speedup, alpha, 0.1) for alpha in (0.6, 0.8)] == [19, 19]
     assert [best_length(leviathan_speedup, alpha, 0.1) for alpha in (0.6, 0.8)] == [3, 6]
-
-
-@pytest.mark.parametrize("skewed", [False, True])
-def test_two_phase_intervals_cover_as_they_say(skewed):
-    """39 units, 13 of them raced, predictions with an error and an offset of their own."""
-    generator, hits, runs = np.random.default_rng(5), 0, 400
-    for _ in range(runs):
-        values = generator.gamma(1.5, 0.3, 39) if skewed else generator.normal(0.5, 0.35, 39)
-        truth = 0.05 + (0.45 if skewed else 0.5)
-        raced, others = values[:13], values[13:]
-        measured = raced + 0.05 + generator.normal(0, 0.08, 13)
-        made = stats.two_phase(measured, raced, others, generator)
-        hits += np.log(made.low) <= truth <= np.log(made.high)
-    assert hits / runs >= 0.92
-    assert stats.two_phase(raced, raced * 0, raced[:0], generator).value == pytest.approx(np.exp(raced.mean()))
