@@ -185,8 +185,6 @@ def format_counts(estimate) -> str:
 
 def equivalence(speeds) -> str:
     """The interval of a ratio of speeds (with low and high) in words: "between 8 % slower and 6 % faster"."""
-    if np.isnan(speeds.low):
-        return "unknown, for lack of units"
     low, high = (f"{100 * abs(bound - 1):.0f} % {'slower' if bound < 1 else 'faster'}"
                  for bound in (speeds.low, speeds.high))
     return f"between {low} and {high}"

@@ -95,7 +95,7 @@ def test_a_full_disk_is_named_with_its_file_and_costs_no_row(tmp_path, monkeypat
 def _write_for_ever(folder):
     writer = tables.Table(folder, "plain", "f")
     for budget in range(len(writer.keys()) // 2, 10**6):
-        writer.extend([row(budget, "a"), row(budget, "b")])
+        writer.extend([row(budget, name) for name in "ab" if (name, budget) not in writer.keys()])
 
 
 def test_killed_writers_leave_whole_tables(tmp_path):
@@ -106,8 +106,9 @@ def test_killed_writers_leave_whole_tables(tmp_path):
         time.sleep(pause)
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()
-        assert not (tmp_path / "tables").exists() or list(tables.read(tmp_path, "plain").budget) == [
-            budget for budget in range(10**6) for _ in range(2)][: len(tables.read(tmp_path, "plain"))]
+        if tables.path_of(tmp_path, "plain").exists():
+            found = tables.read(tmp_path, "plain")
+            assert list(zip(found.budget, found.prompt)) == [(index // 2, "ab"[index % 2]) for index in range(len(found))]
 
 
 @pytest.mark.parametrize(("change", "complaint"), [
