@@ -58,7 +58,7 @@ DRAFTERS: dict[str, Kind] = {
     "dflash": Kind("marginals:DFlashDrafter", ONE_PASS, FOLDER),
     "dspark": Kind("marginals:DSparkDrafter", Traits(BY_RANKS, grows=True, one_pass=True), FOLDER),
     "mtp": Kind("mtp:MtpDrafter", specs=("mtp",), advised=True),
-    "random": Kind("controls:RandomDrafter", Traits(control=True), specs=("random",)),
+    "random": Kind("controls:RandomDrafter", Traits(AGAIN, control=True), specs=("random",)),
     "oracle": Kind("controls:OracleDrafter", Traits(control=True), specs=("oracle",)),
 }
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -63,12 +62,13 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     """The target continues each prompt int64[T] by a root, `max_new_tokens` transitions at which rounds may start, and
     `beyond` further tokens, for a tree of so many levels and its bonus token; the result is read.
 
-    drafters, ahead, siblings: as for `read`; the run's workers record batches for `Competitors`, which they can make
-    anew. names, kinds: of each prompt. rows: prompts in one batch. seed: of sampling, a plain value; each batch has a
-    generator of its own. A temperature above 0 needs one. parts: a folder for the finished batches of this recording
-    alone; the undamaged ones that are there are taken. ValueError where a window is too small.
+    drafters, ahead, siblings: as for `read`, of drafters those `of_ranks`; the run's workers record batches for
+    `Competitors`, which they can make anew. names, kinds: of each prompt. rows: prompts in one batch. seed: of
+    sampling, a plain value; each batch has a generator of its own. A temperature above 0 needs one. parts: a folder for
+    the finished batches of this recording alone; the undamaged ones that are there are taken. ValueError where a window
+    is too small.
     """
-    settings = max_new_tokens, beyond, temperature, eos_token_id, ahead, siblings, seed
+    settings = 1 + max_new_tokens + beyond, temperature, eos_token_id, ahead, siblings, seed
     batches = {first: PromptSet(*(tuple(values[first : first + rows]) for values in (names, kinds, prompts)))
                for first in range(0, len(prompts), rows)}
     paths = {first: parts / f"{first:06d}.npz" for first in batches} if parts else {}
@@ -78,10 +78,9 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
             traces[first] = trace.load(path)
     missing = [(first, batch) for first, batch in batches.items() if first not in traces]
     if isinstance(drafters, Competitors):
-        fresh = cluster.spread(record_batch, missing, drafters, *settings)
+        fresh = cluster.spread(_record_with, missing, drafters, *settings)
     else:
-        models = SimpleNamespace(target=target, of_ranks=drafters)
-        fresh = (record_batch(batch, models, *settings) for batch in missing)
+        fresh = (record_batch(batch, target, drafters, *settings) for batch in missing)
     fresh = tqdm(fresh, parts and parts.name, len(batches), disable=not parts, initial=len(traces), mininterval=SECONDS,
                  file=sys.stdout, unit="batch")
     for made, (first, _) in zip(fresh, missing):
@@ -89,20 +88,27 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
             trace.save(made, paths[first])
             made = trace.load(paths[first])  # rounded, as a recording that continues later reads it
         traces[first] = made
-    return replace(join([traces[first] for first in batches]), labels=dict(labels or {}, temperature=temperature))
+    whole = join([traces[first] for first in batches])
+    return replace(whole, lengths=np.minimum(whole.lengths, max_new_tokens),
+                   labels=dict(labels or {}, temperature=temperature))
 
 
-def record_batch(batch: tuple[int, PromptSet], models, max_new_tokens: int, beyond: int, temperature: float,
-                 eos_token_id: int | Sequence[int] | None, ahead: int, siblings: int, seed: object) -> Trace:
-    """The part of a recording of one batch: the number of its first prompt, and its prompts."""
+def _record_with(batch: tuple[int, PromptSet], competitors: "Competitors", *settings) -> Trace:
+    """`record_batch`, on any worker."""
+    return record_batch(batch, competitors.target, competitors, *settings)
+
+
+def record_batch(batch: tuple[int, PromptSet], target, drafters: Mapping[str, object], num_tokens: int,
+                 temperature: float, eos_token_id: int | Sequence[int] | None, ahead: int, siblings: int,
+                 seed: object) -> Trace:
+    """The part of a recording of one batch, without its limit: the number of its first prompt, and its prompts."""
     first, prompts = batch
     generator = None if seed is None else cluster.seeded(seed, first)
-    written = continuations(models.target, prompts.ids, rows=len(prompts.ids), temperature=temperature,
-                            max_new_tokens=1 + max_new_tokens + beyond, generator=generator, eos_token_id=eos_token_id)
+    written = continuations(target, prompts.ids, rows=len(prompts.ids), temperature=temperature,
+                            max_new_tokens=num_tokens, generator=generator, eos_token_id=eos_token_id)
     ended = [row[-1] in token_set(eos_token_id) for row in written]
-    made = read(models.target, models.of_ranks, Texts(prompts.names, prompts.kinds, prompts.ids, written, ended),
+    return read(target, of_ranks(drafters), Texts(prompts.names, prompts.kinds, prompts.ids, written, ended),
                 temperature=temperature, ahead=ahead, siblings=siblings, generator=generator)
-    return replace(made, lengths=np.minimum(made.lengths, max_new_tokens))
 
 
 class Competitors(dict):
@@ -117,11 +123,12 @@ class Competitors(dict):
     def __reduce__(self):
         return Competitors, self.made_by
 
-    @property
-    def of_ranks(self) -> dict[str, object]:
-        """Those whose ranks decide what is accepted of every tree, as `read` takes them; the others draft again."""
-        return {name: drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
-                for name, drafter in self.items() if drafter.traits.replay == BY_RANKS}
+
+def of_ranks(drafters: Mapping[str, object]) -> dict[str, object]:
+    """The drafters whose ranks decide what is accepted of every tree, as `read` takes them; the others draft again."""
+    return {name: drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
+            for name, drafter in drafters.items()
+            if not isinstance(drafter, Drafter) or drafter.traits.replay == BY_RANKS}
 
 
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
