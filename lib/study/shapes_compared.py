@@ -36,8 +36,7 @@ from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, w
 from lib.study.candidates import MODEL, drafters_of, growth_rules, possible
 from lib.trees.names import COMPARED
 
-GROWN = ("sparse", "optimal", FREQUENT)  # families that are grown from ranks; the others are fixed in advance
-SMALL = ("chain", "kary:2")  # fixed families of drafters that draft again with a model, which takes time
+SMALL = ("chain", "kary:2")  # families of drafters that draft again, which takes time
 CHOSEN = (FREQUENT, "optimal")  # families compared by the text that they need: frequencies of paths, or 16 numbers
 NESTED, LARGEST = ("chain", "kary:2", "optimal"), 32  # families and nodes of trees that are kept at each budget
 DEPTH = 8  # levels of trees that grow in each round
@@ -63,15 +62,15 @@ def measure(store: Store, settings) -> None:
         drafters = Competitors(competing, pairs, tuple(settings.drafters), longest, settings.seed)
         for temperature in settings.temperatures:
             bench = replace(plain, backend=replace(plain.backend, temperature=temperature))
-            recorded = record(bench, drafters)
-            details = is_first and temperature == settings.temperatures[0]
-            replay_all(bench, recorded, drafters, settings, details)
+            used = drafters if temperature == settings.temperatures[0] else first_ranked(drafters)
+            recorded = record(bench, used)
+            replay_all(bench, recorded, used, settings)
             if temperature == settings.temperatures[0]:
                 add(store, "vocabulary", coverage(bench, recorded))
                 if settings.publish:
                     publish(bench, recorded, drafters, Path(settings.publish))
-            if details:
-                judge_details(bench, recorded, settings)
+            if is_first and temperature == settings.temperatures[0]:
+                judge_details(bench, recorded, drafters, settings)
                 decode_live(bench, pairs, recorded, drafters, settings)
     store.write("models", models(loaded))
 
@@ -102,6 +101,12 @@ def competing(pairs: Sequence, specs: Sequence[str], longest: int, seed: int) ->
     return drafters | {"random": random}
 
 
+def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
+    """The first drafter with ranks, whose figures stand first."""
+    name = next(iter(recording.of_ranks(drafters)))
+    return {name: drafters[name]}
+
+
 def add(store: Store, name: str, rows: pd.DataFrame) -> None:
     """Adds those rows to a table whose keys are missing."""
     table = store.open(name)
@@ -114,35 +119,48 @@ def add(store: Store, name: str, rows: pd.DataFrame) -> None:
 # --------------------------------------------------------------------------------------------------------------- replay
 
 
-def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings, grown: bool) -> None:
-    """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank". grown: with trees that grow."""
-    used = without_loops(bench)
-    choosing, judging = (recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
-    names = [name for name, part in zip(bench.prompts.names, bench.parts) if part == JUDGING]
-    done = bench.store.open("rounds").keys()
+def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
+    """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank"."""
+    choosing, judging = parts_of(bench, recorded)
+    (first,), names = first_ranked(drafters), [bench.prompts.names[row] for row in bench.rows(JUDGING)]
+    done, ranks = bench.store.open("rounds").keys(), []
     for name, drafter in drafters.items():
-        shapes = shapes_of(drafter, name in choosing.ranks, settings, grown)
-        ways = [way for way in ways_of(name, drafter, choosing, checkable(bench.backend.pair.target, shapes))
+        shapes = checkable(bench.backend.pair.target, shapes_of(drafter, name == first, settings, bench))
+        ways = [way for way in ways_of(name, drafter, choosing, shapes)
                 if not {(*bench.source.values(), name, way.shape_name, prompt) for prompt in names} <= done]
         replay(bench, recorded, ways, bench.rows(JUDGING))
         if name in judging.ranks:
-            rows = acceptance.by_rank(judging, name).drop(columns="kind")
-            temperature = bench.source["temperature"]
-            add(bench.store, "rank", rows.assign(target=bench.target, temperature=temperature, drafter=name))
+            ranks.append(acceptance.by_rank(judging, name).drop(columns="kind").assign(drafter=name))
+    add(bench.store, "rank", pd.concat(ranks).assign(target=bench.target, temperature=bench.backend.temperature))
 
 
-def shapes_of(drafter: Drafter, ranked: bool, settings, grown: bool) -> list[str]:
-    """The names of the trees that a drafter fills."""
-    families = dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), "chain", "optimal"])
-    if not ranked:
-        families = [family for family in families if family not in GROWN]
-    if not (ranked or drafter.traits.reads_text):
-        families = SMALL
+def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
+    """The choosing and the judging part of a trace, without texts that loop."""
+    used = without_loops(bench)
+    choosing, judging = (recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
+    return choosing, judging
+
+
+def shapes_of(drafter: Drafter, is_first: bool, settings, bench: Bench) -> list[str]:
+    """The names of the trees that a drafter fills: all for the first one with ranks and for those that ranks decide by
+    look-up, few for those that draft again.
+    """
+    traits = drafter.traits
+    if bench.backend.temperature:
+        families, rules, others = ("chain", "optimal"), (), ()
+    else:
+        is_looked_up = traits.replay == BY_RANKS and not traits.reads_text
+        families = families_of(settings) if is_first or is_looked_up else SMALL
+        rules, others = growth_rules(drafter, min(DEPTH, drafter.deepest or DEPTH)), settings.live_shapes
     names = [shape_name(family, budget) for family, budget in product(families, [*settings.budgets, settings.budget])]
-    names += [shape_name("chain", length) for length in settings.chain_lengths]
-    rules = growth_rules(drafter, min(DEPTH, drafter.deepest or DEPTH)) if grown else []
+    names += [shape_name("chain", length) for length in settings.chain_lengths if "chain" in families]
     names += [f"{rule}@{budget}" for rule, budget in product(rules, (max(1, settings.budget // 4), settings.budget))]
-    return list(dict.fromkeys([*names, *settings.live_shapes]))
+    return list(dict.fromkeys([*names, *others]))
+
+
+def families_of(settings) -> list[str]:
+    """The families that are compared."""
+    return list(dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), "chain", "optimal"]))
 
 
 def shape_name(family: str, budget: int) -> str:
@@ -158,26 +176,24 @@ def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str])
             if tree.max_depth <= levels]
 
 
-def judge_details(bench: Bench, recorded: Recorded, settings) -> None:
-    """Adds the rows of the tables "depth", "nodes" and "choices": of drafters with ranks, on prompts that judge."""
-    used = without_loops(bench)
-    choosing, judging = (recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
-    families = list(dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), "chain", "optimal"]))
-    shapes = {shape_name(family, settings.budget): True for family in families}
-    shapes |= {shape_name(family, budget): False for family, budget in product(NESTED, settings.budgets)
-               if budget <= LARGEST and budget != settings.budget}
-    for name in judging.ranks:
-        for shape, is_main in shapes.items():
-            tree = acceptance.tree_of(shape, choosing, name)
-            if tree.max_depth > atlas.levels_of(judging, name):
-                continue
+def judge_details(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
+    """Adds the rows of the tables "depth" and "nodes" of drafters with ranks, and of the first one "choices"."""
+    choosing, judging = parts_of(bench, recorded)
+    main = [shape_name(family, settings.budget) for family in families_of(settings)]
+    small = [shape_name(family, budget) for family, budget in product(NESTED, settings.budgets) if budget <= LARGEST]
+    nodes, depths = [], []
+    for name, shape in product(judging.ranks, dict.fromkeys([*main, *small])):
+        tree, about = acceptance.tree_of(shape, choosing, name), {"drafter": name, "shape": shape}
+        if tree.max_depth <= atlas.levels_of(judging, name):
             walk = acceptance.rounds_of(judging, tree, name)
-            about = dict(target=bench.target, drafter=name, shape=shape)
-            add(bench.store, "nodes", acceptance.by_node(tree, walk).drop(columns="depth").assign(**about))
-            if is_main:
-                add(bench.store, "depth", acceptance.by_depth(judging, tree, walk).drop(columns="kind").assign(**about))
-        rows = choose_from_prompts(choosing, judging, name, settings.budget, np.random.default_rng(settings.seed))
-        add(bench.store, "choices", rows.assign(target=bench.target, drafter=name))
+            nodes.append(acceptance.by_node(tree, walk).drop(columns="depth").assign(**about))
+            if shape in main:
+                depths.append(acceptance.by_depth(judging, tree, walk).drop(columns="kind").assign(**about))
+    add(bench.store, "nodes", pd.concat(nodes).assign(target=bench.target))
+    add(bench.store, "depth", pd.concat(depths).assign(target=bench.target))
+    (first,), generator = first_ranked(drafters), np.random.default_rng(settings.seed)
+    rows = choose_from_prompts(choosing, judging, first, settings.budget, generator)
+    add(bench.store, "choices", rows.assign(target=bench.target, drafter=first))
 
 
 def choose_from_prompts(choosing: Trace, judging: Trace, drafter: str, budget: int, generator: np.random.Generator, *,
@@ -236,10 +252,9 @@ def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Map
         sampled = live.sampled_settings(shapes, settings.temperatures)
         live.decode(bench.store, pairs, prompts, sampled, plain, settings.live_tokens, settings.seed)
         live.expect(bench.store, pair, prompts, shapes, settings.temperatures, settings.live_tokens, settings.seed)
-    name = next(name for name in drafters if name in recorded.trace.ranks)
     if not len(bench.store.open("answer").frame()):
-        bench.store.write("answer", live.answer(pair, name, drafters[name], prompts, shapes[-1],
-                                                settings.live_tokens))
+        (name, drafter), = first_ranked(drafters).items()
+        bench.store.write("answer", live.answer(pair, name, drafter, prompts, shapes[-1], settings.live_tokens))
 
 
 def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], folder: Path) -> None:
