@@ -17,7 +17,7 @@ from lib.decoding import checks, generate, in_batches
 from lib.drafters import NoDrafter, make
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
-from lib.measure.rules import g_test, law_of
+from lib.study.rules import g_test, law_of
 from lib.tests import small_heads, small_models
 from lib.tests.live import decode
 from lib.tests.replay.test_replay import trees
