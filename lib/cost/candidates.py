@@ -20,7 +20,8 @@ from lib.cost.ways import ours
 from lib.decoding import loop
 from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
-from lib.drafters.drafter import BY_RANKS, Drafter
+from lib.drafters.drafter import Drafter
+from lib.drafters.registry import BY_RANKS
 from lib.drafters.heads.files import NGRAMS
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs

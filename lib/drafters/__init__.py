@@ -5,7 +5,6 @@ grows trees, `levels` has their forward passes; `text_index` finds earlier text;
 model; `heads` holds trained heads.
 """
 
-from lib.drafters.drafter import Drafter, NoDrafter
 from lib.drafters.registry import DRAFTERS, Kind, make, parse
 
-__all__ = ["DRAFTERS", "Drafter", "Kind", "NoDrafter", "make", "parse"]
+__all__ = ["DRAFTERS", "Kind", "make", "parse"]

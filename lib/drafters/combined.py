@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from lib.drafters.drafter import LIVE, Drafter, Traits, Wrapper
-from lib.drafters.registry import make
+from lib.drafters.drafter import Drafter, Wrapper
+from lib.drafters.registry import LIVE, Traits, make
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws

@@ -1,6 +1,6 @@
 """The base classes of drafters: `Drafter`, those that read the text alone, and those made of other drafters."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
 from typing import Iterable, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lib.drafters.registry import DRAFTERS, LIVE, Traits, name_of
 from lib.drafters.text_index import trie
 from lib.trees.growth import Growth
 from lib.trees.shapes import chain
@@ -17,21 +18,6 @@ from lib.verify.draft import Draft, Draws
 
 ROOT_ALONE = Tree([NO_PARENT])
 UNKNOWN = -1  # in the place of a token that a drafter does not have
-# How a trace of the target's text decides a drafter's rounds: the ranks of the text's tokens among its candidates
-# decide any tree; its drafts depend on the text alone; they depend on more.
-BY_RANKS, AGAIN, LIVE = "by ranks", "by drafting again", "live alone"
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What all drafters of a kind have in common; a row of `registry.DRAFTERS` holds them."""
-
-    replay: str = LIVE  # BY_RANKS, AGAIN or LIVE; of drafts whose children are not samples
-    grows: bool = False  # trees can grow by its probabilities
-    per_depth: bool = False  # it has one distribution for each depth ahead, the same for all nodes of that depth
-    one_pass: bool = False  # it drafts all levels in one forward pass, so that deeper trees take no more of them
-    reads_text: bool = False  # it drafts from the text alone, so that logs decide its rounds without the target
-    control: bool = False  # it only bounds the others, and is made anew for each prompt
 
 
 class Drafter:
@@ -60,8 +46,6 @@ class Drafter:
     @property
     def traits(self) -> Traits:
         """Those of its kind, where they do not depend on its options; a drafter that samples is replayed LIVE."""
-        from lib.drafters.registry import DRAFTERS, name_of  # which names all classes
-
         traits = DRAFTERS[name_of(type(self))].traits
         return traits if getattr(self, "proposal", "top_k") == "top_k" else replace(traits, replay=LIVE)
 

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from lib.drafters.drafter import Drafter
 from lib.drafters.filling import check_proposal, rank_of
 from lib.drafters.heads import files
-from lib.drafters.registry import name_of
+from lib.drafters.registry import folder_of, name_of
 from lib.forward.packed import pack, weights_of
 from lib.forward.passes import forward_pass
 from lib.forward.reduced import ReducedOutput, rows_of
@@ -41,7 +41,7 @@ class HeadDrafter(Drafter):
     def of(cls, pair, *, folder=None, proposal: str = "top_k", temperature: float = 1.0) -> "HeadDrafter":
         """The drafter of the head in a folder; without one, of the head that ships for the pair's target."""
         kind = name_of(cls)
-        folder = files.folder_of(pair.target_name, kind) if folder is None else folder
+        folder = folder_of(pair.target_name, kind) if folder is None else folder
         head = pack(files.load(kind, folder, pair.target))
         return cls(pair.target, head, proposal=proposal, temperature=temperature)
 

@@ -1,16 +1,37 @@
 """The kinds of drafters by name, and the one factory of them. A new kind is a subclass of `Drafter` in a file of its
-own, and one row here, from which studies, the recommendation, explorers and the readers of logs take it.
+own, and one row here, from which studies, the recommendation, explorers and the readers of logs take it. Names are read
+without torch.
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
 from inspect import signature
-from typing import Callable, Mapping, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Mapping, get_args
 
-from lib.drafters.drafter import AGAIN, BY_RANKS, Drafter, Traits
+if TYPE_CHECKING:
+    from lib.drafters.drafter import Drafter
 
 DRAFT_MODEL, FOLDER = "draft model", "folder"  # see `Kind.needs`
+ROOTS = [Path(__file__).parents[2] / "data" / path for path in ("models/heads", "runs/training/heads")]  # shipped, made
+# How a trace of the target's text decides a drafter's rounds: the ranks of the text's tokens among its candidates
+# decide any tree; its drafts depend on the text alone; they depend on more.
+BY_RANKS, AGAIN, LIVE = "by ranks", "by drafting again", "live alone"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What all drafters of a kind have in common; a row of DRAFTERS holds them."""
+
+    replay: str = LIVE  # BY_RANKS, AGAIN or LIVE; of drafts whose children are not samples
+    grows: bool = False  # trees can grow by its probabilities
+    per_depth: bool = False  # it has one distribution for each depth ahead, the same for all nodes of that depth
+    one_pass: bool = False  # it drafts all levels in one forward pass, so that deeper trees take no more of them
+    reads_text: bool = False  # it drafts from the text alone, so that logs decide its rounds without the target
+    control: bool = False  # it only bounds the others, and is made anew for each prompt
 
 
 @dataclass(frozen=True)
@@ -22,6 +43,7 @@ class Kind:
     needs: str = ""  # DRAFT_MODEL, that of the pair; FOLDER, of the kind's name, with a trained head or tables
     specs: tuple[str, ...] = ()  # those that studies decode by default; heads are found in their folders instead
     advised: bool = False  # whether the recommendation tries it, by its name alone
+    written: Mapping[str, type] = field(default_factory=dict)  # the options that a name can hold, in this order
 
     @property
     def drafter(self) -> type[Drafter]:
@@ -35,30 +57,35 @@ class Kind:
 
     @property
     def options(self) -> dict[str, type]:
-        """The options and their types, of `int | None` the first."""
+        """All options and their types, of `int | None` the first."""
         types = {name: option.annotation for name, option in signature(self.maker(None)).parameters.items()}
         return {name: next(iter(get_args(of_type)), of_type) for name, of_type in types.items()}
 
 
+MADE_SO, LENGTHS = {"proposal": str, "temperature": float}, {"longest": int, "shortest": int}
 RANKED, TEXT = Traits(BY_RANKS, grows=True), Traits(AGAIN, reads_text=True)
 ONE_PASS = Traits(BY_RANKS, grows=True, per_depth=True, one_pass=True)
 DRAFTERS: dict[str, Kind] = {
     "none": Kind("drafter:NoDrafter"),
-    "model": Kind("language_model:LanguageModelDrafter", RANKED, DRAFT_MODEL, ("model",), advised=True),
-    "ngrams": Kind("text_drafters:NgramDrafter", Traits(BY_RANKS, reads_text=True), FOLDER),
-    "lookup": Kind("text_drafters:LookupDrafter", TEXT, specs=("lookup",), advised=True),
+    "model": Kind("language_model:LanguageModelDrafter", RANKED, DRAFT_MODEL, ("model",), advised=True,
+                  written={**MADE_SO, "vocabulary": int}),
+    "ngrams": Kind("text_drafters:NgramDrafter", Traits(BY_RANKS, reads_text=True), FOLDER,
+                   written={"enough": int, "longest": int}),
+    "lookup": Kind("text_drafters:LookupDrafter", TEXT, specs=("lookup",), advised=True, written=LENGTHS),
     "sam": Kind("text_drafters:SuffixAutomatonDrafter", TEXT, specs=("sam",), advised=True),
-    "combined": Kind("combined:CombinedDrafter", Traits(AGAIN), DRAFT_MODEL, ("combined",), advised=True),
-    "merged": Kind("merged:MergedDrafter", Traits(), DRAFT_MODEL, ("merged",)),
-    "choosing": Kind("choosing:ChoosingDrafter", Traits(), DRAFT_MODEL),
+    "combined": Kind("combined:CombinedDrafter", Traits(AGAIN), DRAFT_MODEL, ("combined",), advised=True,
+                     written={"enough": int, "behind": str, "vocabulary": int}),
+    "merged": Kind("merged:MergedDrafter", Traits(), DRAFT_MODEL, ("merged",), written=MADE_SO),
+    "choosing": Kind("choosing:ChoosingDrafter", Traits(), DRAFT_MODEL, written={"length": int, "among": str}),
     "adaptive": Kind("adaptive:AdaptiveDrafter", Traits(), DRAFT_MODEL,
-                     ("adaptive:history", "adaptive:complexity", "adaptive:pays")),
-    "medusa": Kind("marginals:MedusaDrafter", ONE_PASS, FOLDER),
-    "eagle3": Kind("eagle3:Eagle3Drafter", RANKED, FOLDER),
-    "dflash": Kind("marginals:DFlashDrafter", ONE_PASS, FOLDER),
-    "dspark": Kind("marginals:DSparkDrafter", Traits(BY_RANKS, grows=True, one_pass=True), FOLDER),
+                     ("adaptive:history", "adaptive:complexity", "adaptive:pays"), written={"policy": str}),
+    "medusa": Kind("marginals:MedusaDrafter", ONE_PASS, FOLDER, written=MADE_SO),
+    "eagle3": Kind("eagle3:Eagle3Drafter", RANKED, FOLDER, written=MADE_SO),
+    "dflash": Kind("marginals:DFlashDrafter", ONE_PASS, FOLDER, written=MADE_SO),
+    "dspark": Kind("marginals:DSparkDrafter", Traits(BY_RANKS, grows=True, one_pass=True), FOLDER,
+                   written=MADE_SO),
     "mtp": Kind("mtp:MtpDrafter", specs=("mtp",), advised=True),
-    "random": Kind("controls:RandomDrafter", Traits(AGAIN, control=True), specs=("random",)),
+    "random": Kind("controls:RandomDrafter", Traits(control=True), specs=("random",)),
     "oracle": Kind("controls:OracleDrafter", Traits(control=True), specs=("oracle",)),
 }
 
@@ -93,8 +120,7 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
     name, *parts = spec.split(":")
     if name not in DRAFTERS:
         raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
-    types = {option: of_type for option, of_type in DRAFTERS[name].options.items() if of_type in (int, float, str)}
-    options = {}
+    types, options = DRAFTERS[name].written, {}
     for part in parts:
         option, _, text = part.rpartition("=")
         option = option or next(iter(types), "")
@@ -109,8 +135,6 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
 
 def kinds_for(pair) -> list[str]:
     """The advised kinds that a pair can have, then those whose head or tables ship for its target or were made here."""
-    from lib.drafters.heads.files import made_for  # brings transformers, which names and options do not need
-
     heads, models = made_for(pair.target_name), pair.draft_model is not None
     advised = [name for name, kind in DRAFTERS.items() if kind.advised and (models or kind.needs != DRAFT_MODEL)
                and not kind.drafter.refusal(pair.target)]
@@ -123,3 +147,23 @@ def needs(spec: str) -> set[str]:
     if inner := options.get("behind") or options.get("among"):
         return set().union(*map(needs, inner.split("+")))
     return {DRAFT_MODEL: {DRAFT_MODEL}, FOLDER: {name}}.get(DRAFTERS[name].needs, set())
+
+
+def folder_of(target: str, kind: str) -> Path:
+    """The folder of a target's head, or tables, of a kind: one that ships, else one made here. ValueError if none."""
+    for folder in (root / target / kind for root in ROOTS):
+        if (folder / "config.json").is_file():
+            return folder
+    existing = ", ".join(made_for(target)) or "none"
+    raise ValueError(f"no head of kind {kind!r} exists for target {target!r} ({existing} do); give the folder of one, "
+                     "leave it out, or make it with `python -m lib training` (heads, or ngrams)")
+
+
+def made_for(target: str) -> list[str]:
+    """The kinds, with a variant after a dash where there are several, of all heads and tables of a target."""
+    return sorted({path.parent.name for root in ROOTS for path in (root / target).glob("*/config.json")})
+
+
+def folders_of(target: str) -> list[Path]:
+    """The folders of all heads and tables of a target."""
+    return [folder_of(target, kind) for kind in made_for(target)]

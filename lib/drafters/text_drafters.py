@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
-from lib.drafters.heads.files import NGRAMS, folder_of, read
+from lib.drafters.heads.files import NGRAMS, read
+from lib.drafters.registry import folder_of
 from lib.drafters.text_index import LookupIndex, NgramIndex, NgramTables, SuffixAutomaton
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft

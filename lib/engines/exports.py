@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from lib.drafters.heads.files import folder_of
+from lib.drafters.registry import folder_of
 from lib.engines import head_export
 from lib.engines.environments import HOME
 from lib.engines.methods import Setting

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
+from lib.drafters.drafter import TextDrafter, merge
+from lib.drafters.registry import AGAIN, Traits
 from lib.engines import gguf_export
 from lib.engines.driver import Worker
 from lib.engines.environments import Environment

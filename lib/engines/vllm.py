@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lib.drafters.drafter import AGAIN, TextDrafter, Traits, merge
-from lib.drafters.heads.files import NGRAMS, folder_of
+from lib.drafters.drafter import TextDrafter, merge
+from lib.drafters.heads.files import NGRAMS
+from lib.drafters.registry import AGAIN, Traits, folder_of
 from lib.drafters.text_drafters import LookupDrafter
 from lib.drafters.text_index import LookupIndex
 from lib.engines import exports

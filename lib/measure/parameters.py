@@ -13,16 +13,18 @@ from typing import Callable, Mapping, Sequence
 from huggingface_hub import constants, is_offline_mode
 from huggingface_hub.file_download import repo_folder_name
 
+from lib.cost.by_depth_and_rank import read as read_rates
 from lib.cost.formats import check as check_formats
 from lib.cost.roofline import HARDWARE
 from lib.cost.served import read_costs
-from lib.drafters.heads.files import folder_of, made_for
+from lib.drafters.registry import folder_of, made_for
 from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, needs
 from lib.engines import registry
 from lib.forward.load import dtypes_of
+from lib.lab import json_text
 from lib.lab.plan import RunPlan, UsageError, Value
 from lib.measure.advice import of_runs
-from lib.drafters.registry import parse as check_drafter
+from lib.measure.drafters import check as check_drafter
 from lib.measure.served import EXAMPLE, kinds_of
 from lib.models import checks, gguf, load
 from lib.models import prompts as prompt_files
@@ -259,8 +261,8 @@ def publish(name: str, values: Values) -> None:
 
 def rates(name: str, values: Values) -> None:
     """A table of acceptance by depth and rank."""
-    if values[name] and not Path(values[name]).expanduser().is_file():
-        raise ValueError(f"rates is {values[name]!r}, which is no file; give a CSV file")
+    if values[name]:
+        read_rates(values[name])
 
 
 def engines(name: str, values: Values) -> None:
@@ -293,7 +295,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
                  "most_nodes": nodes, "batches": plain_batch_first, "sampled_temperatures": above_zero,
                  "rates": rates},
     "08_served": {
-        "logs": lambda name, values: next(log_files.lines(values[name] or EXAMPLE), None),
+        "logs": lambda name, values: next(json_text.lines(values[name] or EXAMPLE), None),
         "endpoint": endpoint, "inputs": inputs, "costs": costs, "dtype": dtype, "most_nodes": nodes,
         "drafters": text_drafters, "engine": engines, "engine_lengths": lengths, "most_depth": above_zero},
 }

@@ -19,7 +19,7 @@ from lib.cost.calibration import calibrate
 from lib.cost.round_cost import FREE, RULER, CostTable
 from lib.decoding.checks import checkable
 from lib.drafters.controls import ExcerptDrafter
-from lib.drafters.drafter import BY_RANKS
+from lib.drafters.registry import BY_RANKS
 from lib.drafters.heads.files import NGRAMS
 from lib.drafters.registry import DRAFT_MODEL, kinds_for, make, needs
 from lib.lab import stats

@@ -26,7 +26,7 @@ from lib.decoding.checks import checkable
 from lib.drafters.adaptive import AdaptiveDrafter, WhereItPays
 from lib.drafters.controls import ExcerptDrafter
 from lib.drafters.drafter import ROOT_ALONE
-from lib.drafters.heads.files import made_for
+from lib.drafters.registry import made_for
 from lib.drafters.registry import DRAFT_MODEL, make, needs
 from lib.forward.load import load_pair
 from lib.forward.packed import INT8, NONE, STORED

@@ -10,14 +10,11 @@ from lib.kernels import build, products
 from lib.lab import processor
 from lib.lab.processor import free_memory
 from lib.models.cache import TreeCache
+from lib.models.files import PairError
 from lib.trees.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 AUTO = "auto"  # the number format that is fastest on the device
-
-
-class PairError(ValueError):
-    """A pair that cannot be loaded or cannot work: the thing, the reason and the remedy."""
 
 
 def number_format(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> torch.dtype:

@@ -1,12 +1,15 @@
 """Tokens of a dialogue in a chat template; a message with the text of a control token ("<|im_end|>") is refused."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")  # how a template asks for the day
 Message = Mapping[str, object]  # role ("system", "user" or "assistant") and content, a text
@@ -24,7 +27,7 @@ def has_template(tokenizer) -> bool:
 
 def plain(text: str, tokenizer) -> Tensor:
     """int64[T]: a text without a template, after the tokens that the tokenizer puts before every text."""
-    return torch.tensor(tokenizer(text, split_special_tokens=True)["input_ids"], dtype=torch.long)
+    return _tensor(tokenizer(text, split_special_tokens=True)["input_ids"])
 
 
 def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
@@ -49,7 +52,14 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
         rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **template)
     except Exception as error:  # whatever a template raises of messages that it does not take
         raise ValueError(f"the tokenizer's chat template refuses the messages ({error}); give others") from None
-    return torch.tensor(tokenizer(rendered, add_special_tokens=False)["input_ids"], dtype=torch.long)
+    return _tensor(tokenizer(rendered, add_special_tokens=False)["input_ids"])
+
+
+def _tensor(tokens: Sequence[int]) -> Tensor:
+    """int64[T]."""
+    import torch  # which readers of prompts, names and settings do not need
+
+    return torch.tensor(tokens, dtype=torch.long)
 
 
 def end_of_turn(tokenizer) -> int | None:

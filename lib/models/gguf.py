@@ -4,7 +4,6 @@ reads it, dequantises its tensors and maps their names; transformers makes the c
 
 import fcntl
 import os
-import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -19,10 +18,9 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lib.models.checks import PairError, errors_of
+from lib.models.checks import errors_of
+from lib.models.files import PairError, home, shards, stem
 
-SUFFIX = ".gguf"
-NAME = re.compile(r"(.+?)(-\d{5}-of-(\d{5}))?\.gguf")  # the model's, and the number and count of a shard, from 1
 CONVERSION = 3  # version of the conversion; folders of earlier versions stay
 SAFETENSORS = "take the model as safetensors"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "starcoder2")
@@ -52,39 +50,6 @@ PATTERNS = {
     "deepseek-llm": (r"[\r\n]", rf"\s?{CASED}+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
                      r"\s+$", "[\u0800-\u9fa5\uac00-\ud7ff]+", r"\p{N}+"),
     "deepseek-coder": (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[\u0800-\u9fa5\uac00-\ud7ff]+", r"\p{N}")}
-
-
-def in_folder(folder: Path) -> Path | None:
-    """The GGUF file of a folder without config.json, or its first shard, if any. PairError for several models."""
-    files = [] if (folder / "config.json").exists() else sorted(folder.glob(f"*{SUFFIX}"), reverse=True)
-    first_files = {stem(file): file for file in files if "mmproj" not in file.name.lower()}  # a projector of images
-    if len(first_files) > 1:
-        names = ", ".join(sorted(file.name for file in first_files.values()))
-        raise PairError(f"{folder} holds {len(first_files)} GGUF files ({names}); name the one to load, as "
-                        f"FOLDER/FILE{SUFFIX}")
-    return next(iter(first_files.values()), None)
-
-
-def stem(path: Path) -> str:
-    """A model's name: its file's, without the number of a shard."""
-    return NAME.fullmatch(path.name)[1]
-
-
-def shards(path: Path) -> list[Path]:
-    """The files of a model in order, whichever shard is named. PairError with the first one that is missing."""
-    name, _, count = NAME.fullmatch(path.name).groups()
-    if count is None:
-        return [path]
-    files = [path.with_name(f"{name}-{number + 1:05}-of-{count}{SUFFIX}") for number in range(int(count))]
-    if missing := [file.name for file in files if not file.is_file()]:
-        raise PairError(f"{path} is one of {len(files)} shards, and {missing[0]} is not among those in {path.parent}; "
-                        "fetch all of them into one folder")
-    return files
-
-
-def home() -> Path:
-    """The folder of converted models, in the user's cache folder (XDG_CACHE_HOME, by default ~/.cache)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft-trees" / "gguf"
 
 
 def converted(path: Path) -> Path:

@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 
 from lib.lab import atomic_file
-from lib.models import gguf
-from lib.models.checks import PairError
+from lib.models import files
+from lib.models.files import PairError
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Packaged:
         pieces: list[Path] = []
         for package in self.packages:
             with suppress(metadata.PackageNotFoundError):
-                files = metadata.files(package.partition("==")[0]) or []
-                pieces += [Path(file.locate()) for file in files if gguf.SUFFIX in file.suffixes]
+                pieces += [Path(file.locate()) for file in metadata.files(package.partition("==")[0]) or []
+                           if files.SUFFIX in file.suffixes]
         if len(pieces) < max(1, len(self.packages) - 1):
             return None
         if not self.digest:
             return pieces[0]
-        whole = gguf.home() / f"{self.name}{gguf.SUFFIX}"
+        whole = files.home() / f"{self.name}{files.SUFFIX}"
         if not whole.is_file():
             data = b"".join(piece.read_bytes() for piece in sorted(pieces, key=lambda piece: piece.name))
             if sha256(data).hexdigest() != self.digest:

@@ -12,16 +12,21 @@ Without a name (question_id or task_id) a row has its line's number, without a c
 "chat". In a folder each text file is a prompt: its path is the name, its suffix the category.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch import Tensor
-
-from lib.lab import json_text, stats
+from lib.lab import json_text
+from lib.lab.units import TURN, unit
 from lib.models import dialogue
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name in ("family.jsonl", "chat.jsonl"))
 MESSAGES = "objects with role (system, user or assistant) and content (a text), the last of the user and not empty"
@@ -52,11 +57,11 @@ class PromptSet:
     ids: tuple[Tensor, ...]
     turns: tuple[int, ...] = ()
 
-    def select(self, rows: Sequence[int]) -> "PromptSet":
+    def select(self, rows: Sequence[int]) -> PromptSet:
         """The prompts of these rows, in this order."""
         return PromptSet(*(tuple(column[row] for row in rows) for column in vars(self).values()))
 
-    def split(self, choose: int, judge: int) -> tuple["PromptSet", "PromptSet"]:
+    def split(self, choose: int, judge: int) -> tuple[PromptSet, PromptSet]:
         """The prompts from which trees are chosen, and those that judge them, as `split_rows` finds them."""
         choosing, judging = split_rows(self.names, self.kinds, choose, judge)
         return self.select(choosing), self.select(judging)
@@ -79,7 +84,7 @@ def split_rows(names: Sequence[str], kinds: Sequence[str], choose: int, judge: i
 def numbers_in_kind(names: Sequence[str], kinds: Sequence[str]) -> list[int]:
     """The number of each prompt among those of its kind, from 0 on; the turns of a conversation share one."""
     units: dict[str, dict[str, int]] = {kind: {} for kind in kinds}
-    return [units[kind].setdefault(stats.unit(name), len(units[kind])) for name, kind in zip(names, kinds)]
+    return [units[kind].setdefault(unit(name), len(units[kind])) for name, kind in zip(names, kinds)]
 
 
 def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | None = None) -> PromptSet:
@@ -164,7 +169,7 @@ def _of_line(line: bytes, where: str, number: int) -> list[PromptRow]:
     ends = [end for end, message in enumerate(messages, 1) if message["role"] == "user"]
     if form != "conversation" or len(ends) == 1:
         return [PromptRow(where, name, kind, messages)]
-    return [PromptRow(where, f"{name}{stats.TURN}{turn}", kind, messages[:end]) for turn, end in enumerate(ends, 1)]
+    return [PromptRow(where, f"{name}{TURN}{turn}", kind, messages[:end]) for turn, end in enumerate(ends, 1)]
 
 
 def _messages(row: dict, form: str) -> list[dialogue.Message]:

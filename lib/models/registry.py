@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from lib.models import gguf
-from lib.models.checks import PairError
+from lib.models import files
+from lib.models.files import PairError
 from lib.models.packages import PACKAGED
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
@@ -45,7 +45,7 @@ def parts(name: str) -> tuple[str, ...]:
     texts = tuple(part.strip() for part in str(name).split("|"))
     # A text alone names something local, or a hub id that is no misspelt pair.
     owner, slash, _ = texts[0].partition("/")
-    is_local = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(gguf.SUFFIX) or Path(texts[0]).exists()
+    is_local = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(files.SUFFIX) or Path(texts[0]).exists()
     is_target = is_local or texts[0] in SHIPPED_NAMES or slash and owner not in SHIPPED_NAMES
     if not all(texts) or len(texts) > 2 or len(texts) == 1 and not is_target:
         raise PairError(f"pair {name!r} is unknown; choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
@@ -72,11 +72,11 @@ def source(text: str) -> Source:
     is_shipped = text in SHIPPED_NAMES
     path = SHIPPED / text if is_shipped else Path(os.path.abspath(Path(text).expanduser()))
     written, (where, at, revision) = text if is_shipped else str(path), text.partition("@")
-    file = gguf.in_folder(path) if path.is_dir() else (path if path.suffix == gguf.SUFFIX else None)
+    file = files.in_folder(path) if path.is_dir() else (path if path.suffix == files.SUFFIX else None)
     if file:
         if not file.is_file():
             raise PairError(f"there is no GGUF file {text}; check the path")
-        return Source(GGUF, str(gguf.shards(file)[0]), gguf.stem(file), written)
+        return Source(GGUF, str(files.shards(file)[0]), files.stem(file), written)
     if path.is_dir():
         return Source(FOLDER, str(path), path.name, written)
     if text.startswith(RANDOM):
@@ -96,4 +96,19 @@ def local(source: Source) -> Source:
     """The source itself, or for a GGUF file the folder of its converted model, under the same name."""
     if source.kind != GGUF or source.gguf:
         return source
+    from lib.models import gguf  # brings torch, which names do not need
+
     return replace(source, where=str(gguf.converted(Path(source.where))), gguf=source.where)
+
+
+def files_of(source: Source) -> list[Path]:
+    """The files or the folder of a model; of a hub's the file of the cache that holds its commit. Nothing is fetched."""
+    if source.kind == GGUF:
+        return files.shards(Path(source.where))
+    if source.kind != HUB:
+        return [Path(source.where)]
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    folder = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=source.where, repo_type="model")
+    return [folder / "refs" / (source.revision or "main")]

@@ -12,7 +12,7 @@ asks for them by `return_token_ids`). Elsewhere its text is tokenised, which nee
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lib.lab import json_text, stats
+from lib.lab import json_text, units
 from lib.models import dialogue
 from lib.replay.recording import Texts
 
@@ -57,13 +57,13 @@ def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inpu
     """
     requests, rows, refused, temperatures = {}, [], {}, set()
     usual_ends = [dialogue.end_of_turn(tokenizer), *([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)]
-    for where, text in lines(inputs) if inputs else ():
+    for where, text in json_text.lines(inputs) if inputs else ():
         try:
             row = json_text.loads(text)
             requests[str(row["custom_id"])] = row["body"]
         except ODD as error:
             raise ValueError(f"{inputs}: {where} is no request ({error}); give the batch's own input file") from None
-    for where, text in lines(path):
+    for where, text in json_text.lines(path):
         try:
             row = json_text.loads(text)
             name = str(row.get("custom_id", row.get("id", where.rpartition(" ")[2])))
@@ -91,16 +91,6 @@ def canonicalised(texts: LoggedTexts, tokenizer) -> LoggedTexts:
     decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in texts.written]
     written = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in decoded]
     return replace(texts, written=tuple(ids or before for ids, before in zip(written, texts.written)))
-
-
-def lines(path: str | Path) -> Iterator[tuple[str, str]]:
-    """The places and texts of a file's lines that are not blank."""
-    path = Path(path).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(f"no log at {path.resolve()}; give a file of JSON Lines")
-    for number, line in enumerate(path.read_bytes().decode("utf-8-sig", errors="replace").split("\n"), 1):
-        if line.strip():
-            yield f"{path.name}, line {number}", line
 
 
 def _bodies(row: Mapping, requests: Mapping[str, Mapping], name: str) -> tuple[Mapping, Mapping]:
@@ -141,7 +131,7 @@ def _named_by_turn(names: Sequence[str], dialogues: Sequence[tuple[str, ...]]) -
         turns.setdefault(first, []).append(row)
     for first, rows in turns.items():
         for turn, row in enumerate(rows if len(rows) > 1 else (), 1):
-            named[row] = f"{names[first]}{stats.TURN}{turn}"
+            named[row] = f"{names[first]}{units.TURN}{turn}"
     return tuple(named)
 
 

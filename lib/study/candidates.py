@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
-from lib.drafters.drafter import BY_RANKS, Drafter
+from lib.drafters.drafter import Drafter
 from lib.drafters.heads.files import NGRAMS
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs
+from lib.drafters.registry import BY_RANKS, DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs
 from lib.engines.methods import Way
 from lib.engines.registry import Served
 from lib.replay import acceptance, simulated

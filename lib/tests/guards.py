@@ -16,7 +16,7 @@ from typing import Sequence
 
 import torch
 
-from lib import models
+from lib.models import load
 from lib.decoding.loop import generate
 from lib.drafters.controls import RandomDrafter
 from lib.drafters.registry import make
@@ -59,7 +59,7 @@ def golden() -> dict:
             for shape in SHAPES:
                 rows = atlas.evaluate(recorded, drafter, named(shape))
                 numbers[f"atlas {name} {drafter} {shape}"] = [int(rows["rounds"].sum()), int(rows["accepted"].sum())]
-    exact = models.load_pair("smollm2-135m", dtype="bfloat16")  # whose weights are in no panels
+    exact = load.load_pair("smollm2-135m", dtype="bfloat16")  # whose weights are in no panels
     for name, weight in sorted(exact.target.state_dict().items()):
         numbers[f"weight {name}"] = digest(weight.contiguous().view(torch.uint8).numpy().tobytes())
     for text in TEXTS:

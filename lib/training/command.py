@@ -11,7 +11,8 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from lib import forward, models
+from lib import forward
+from lib.models import load
 from lib.models.registry import SMOLLM2
 from lib.training import heads, own_text
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> None:
     try:
         if options.command == "own_text":
             return own_text.write(forward.load_pair(options.target, "auto", options.device), options.tokens)
-        pair = models.load_pair(options.target, "float32", options.device)  # training reads whole weights
+        pair = load.load_pair(options.target, "float32", options.device)  # training reads whole weights
         if options.command == "ngrams":
             own_text.count_ngrams(pair, options.folder)
         else:

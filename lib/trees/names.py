@@ -13,6 +13,7 @@ from lib.trees.growth import DEPTH, BestFirst, Costs, Eagle2, Growth
 from lib.trees.shapes import level_order
 from lib.trees.tree import Tree
 
+FREQUENT = "frequent"  # the family of the most frequent rank paths of a trace, which stands for no name here
 CHAIN, TREE, GROWN = "chain", "static tree", "grown tree"  # the forms of a family
 # Families that figures and tables compare, if a run names no others.
 COMPARED = ("chain", "star", "independent:2", "independent:4", "kary:2", "kary:3", "comb:3", "expansion:2,2,1",

@@ -1,3 +1,3 @@
 """Heads: small modules that read the target's hidden states (`eagle3`, `marginals`), and `files` that hold them."""
 
-from lib.drafters.heads.files import KINDS, folder_of, load, made_for, save
+from lib.drafters.heads.files import KINDS, load, save

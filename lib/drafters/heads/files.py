@@ -29,7 +29,6 @@ from lib.models import checks
 
 KINDS = {"medusa": MedusaHeads, "eagle3": Eagle3Head, "dflash": BlockHead, "dspark": BlockHead}
 NGRAMS = "ngrams"  # the kind of tables that stand in a folder as heads do
-ROOTS = [Path(__file__).parents[3] / "data" / path for path in ("models/heads", "runs/training/heads")]  # shipped, made
 MEDUSA, FEATURES = "medusa_head.", "eagle_aux_hidden_state_layer_ids"
 COUNTS = {"medusa": ["medusa_num_layers"], "eagle3": [], "dflash": ["num_hidden_layers", "block_size"],
           "dspark": ["num_hidden_layers", "block_size", "markov_rank"]}
@@ -167,18 +166,3 @@ def _drafted(tensors: dict[str, Tensor], vocabulary: int) -> int | None:
     if len(tokens) < vocabulary:
         tensors["tokens"] = tokens
     return len(tokens) if len(tokens) < vocabulary else None
-
-
-def folder_of(target: str, kind: str) -> Path:
-    """The folder of a target's head, or tables, of a kind: one that ships, else one made here. ValueError if none."""
-    for folder in (root / target / kind for root in ROOTS):
-        if (folder / "config.json").is_file():
-            return folder
-    existing = ", ".join(made_for(target)) or "none"
-    raise ValueError(f"no head of kind {kind!r} exists for target {target!r} ({existing} do); give the folder of one, "
-                     "leave it out, or make it with `python -m lib training` (heads, or ngrams)")
-
-
-def made_for(target: str) -> list[str]:
-    """The kinds, with a variant after a dash where there are several, of all heads and tables of a target."""
-    return sorted({path.parent.name for root in ROOTS for path in (root / target).glob("*/config.json")})

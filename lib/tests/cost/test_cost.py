@@ -17,7 +17,7 @@ from lib.decoding import generate
 from lib.drafters.controls import RandomDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.lab import tables
-from lib.models import Pair
+from lib.models.load import Pair
 from lib.tests import small_models
 from lib.tests.replay.test_replay import trees
 from lib.trees import named, shapes

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lib import models
 from lib.attention.registration import using_attention
 from lib.cost import formats, quality, recommendation, ways
 from lib.cost.candidates import Limits
@@ -22,7 +21,7 @@ from lib.forward.packed import quantize_int8
 from lib.forward.passes import forward_pass, release
 from lib.lab import processor
 from lib.forward import load_pair, load_pairs
-from lib.models import checks
+from lib.models import checks, load
 from lib.tests import small_models, tiny_gguf
 from lib.tests.cost import test_recommendation as plainly
 
@@ -226,7 +225,7 @@ def teacher_forced(pair, prompt, tokens):
 @pytest.mark.parametrize(("name", "close"), [("float32", 1e-6), ("bfloat16", 0.5), ("int8", 0.15)])
 def test_quality_is_that_of_a_plain_teacher_forced_pass(name, close):
     wide = load_pair("base", dtype="float32")
-    own = models.load_pair("base", dtype="float32" if name == "int8" else name)
+    own = load.load_pair("base", dtype="float32" if name == "int8" else name)
     if name == "int8":  # int8 weights alone: activations stay as wide as those it is compared with
         quantize_int8(own.target)
     prompts = [wide.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in (

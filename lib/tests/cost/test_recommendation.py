@@ -19,10 +19,11 @@ from lib.cost.recommendation import GENERATE, ONE, PLAIN, RECOMMENDED, Interval
 from lib.cost.round_cost import Curve, RoundCost
 from lib.cost.ways import Deadline
 from lib.decoding import loop
-from lib.drafters.drafter import LIVE, NoDrafter, Traits
+from lib.drafters.drafter import NoDrafter
+from lib.drafters.registry import LIVE, Traits
 from lib.drafters.text_drafters import NgramDrafter
 from lib.drafters.text_index import NgramTables
-from lib.models import Pair
+from lib.models.load import Pair
 from lib.models.prompts import PromptSet
 from lib.replay.rank_paths import most_frequent_paths
 from lib.tests import small_models

@@ -13,8 +13,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from lib import replay
-from lib.drafters.drafter import BY_RANKS, LIVE, Drafter
-from lib.drafters.registry import DRAFTERS, Kind, make, parse
+from lib.drafters.drafter import Drafter
+from lib.drafters.registry import BY_RANKS, DRAFTERS, LIVE, Kind, make, parse
 from lib.forward.passes import NATIVE, forward_pass
 from lib.replay import simulated
 from lib.tests.drafters.made import MODEL, NEW_TOKENS, OTHER, PAIR, PROMPTS, SPECS, continuations, decode, draws, made

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lib.drafters.drafter import AGAIN
+from lib.drafters.registry import AGAIN
 from lib.engines import vllm
 from lib.engines.driver import EngineError
 from lib.engines.methods import Setting

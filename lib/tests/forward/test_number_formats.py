@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from lib import forward, models
+from lib import forward
 from lib.decoding import generate
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.forward.load import dtypes_of
 from lib.forward.packed import PackedEmbedding, PackedLinear, int8, pack, quantize_int8, rounded
 from lib.kernels import build
 from lib.kernels.panels import of_16_bits
-from lib.models import PairError, checks
+from lib.models import PairError, checks, load
 from lib.tests import small_models, tiny_gguf
 from lib.tests.live import decode
 
@@ -131,7 +131,7 @@ def test_the_number_format_follows_the_processor(monkeypatch, units, missing, fa
     monkeypatch.setattr(checks.processor, "has_bfloat16_units", lambda: units)
     monkeypatch.setattr(checks.build, "unavailable", lambda: missing)
     monkeypatch.setattr(checks.products, "faster_in_bfloat16", lambda: faster)
-    assert models.load_pair("tiny").dtype == forward.load_pair("tiny", "auto").dtype == expected
-    assert models.load_pair("tiny", torch.float64).dtype == forward.load_pair("tiny", "float64").dtype == "float64"
+    assert load.load_pair("tiny").dtype == forward.load_pair("tiny", "auto").dtype == expected
+    assert load.load_pair("tiny", torch.float64).dtype == forward.load_pair("tiny", "float64").dtype == "float64"
     assert checks.own_dtype("cuda:0") == torch.bfloat16
     assert dtypes_of("stored|bfloat16") == (torch.float32, torch.bfloat16)

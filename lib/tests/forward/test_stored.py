@@ -5,12 +5,11 @@ import torch
 from gguf import GGMLQuantizationType as KINDS
 from gguf import dequantize
 
-from lib import models
 from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.forward import load_pair
 from lib.forward.packed import PackedEmbedding, PackedLinear, parameters_of
-from lib.models import gguf
+from lib.models import gguf, load
 from lib.models.packages import SMOLLM2
 from lib.tests import tiny_gguf
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
@@ -26,7 +25,7 @@ def own_cache(monkeypatch, tmp_path):
 
 def dequantised(path):
     """The model of a file in float32, from gguf's own reader and definition of the blocks."""
-    model = models.load_pair(str(path), dtype="float32").target
+    model = load.load_pair(str(path), dtype="float32").target
     for tensor in gguf.parameters(path, *gguf.read(path), model):
         model.get_parameter(tensor.name).data = torch.tensor(dequantize(tensor.data, tensor.tensor_type))
     model.tie_weights()

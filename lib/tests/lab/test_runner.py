@@ -28,7 +28,7 @@ from lib.engines.environments import Environment
 from lib.lab import environment, execute, plan, provenance, run, tables
 from lib.lab.plan import StageFailed, UsageError
 from lib.measure import parameters
-from lib.models import packages, prompts
+from lib.models import load, packages, prompts
 
 SHAPES = """\
 count = 2  # how many
@@ -242,7 +242,7 @@ def test_a_refusal_has_the_words_of_the_function_that_the_notebook_would_call(tm
     with chdir(HOME / "notebooks"):
         folder, file = (os.path.relpath(tmp_path / name) for name in ("empty", "my.jsonl"))
         with pytest.raises(models.PairError) as unreadable:
-            models.load_pairs([f"{folder}|small"])
+            load.load_pairs([f"{folder}|small"])
         with pytest.raises(ValueError, match="line 2 is .*; write an object with one of turns") as malformed:
             prompts.load(file, AutoTokenizer.from_pretrained(models.SHIPPED / "tiny"))
     assert str(unreadable.value).replace(folder, "./empty") in refusal("pairs=./empty|small", cwd=tmp_path)

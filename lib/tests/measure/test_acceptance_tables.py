@@ -11,7 +11,7 @@ from lib.lab import tables
 from lib.lab.chapter import Chapter
 from lib.measure import acceptance as study
 from lib.measure.acceptance import Studied
-from lib.models import Pair
+from lib.models.load import Pair
 from lib.models.prompts import PromptSet
 from lib.replay import acceptance, live
 from lib.replay.rank_paths import frequent

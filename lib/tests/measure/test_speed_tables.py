@@ -12,14 +12,15 @@ from lib.cost import calibration, ways
 from lib.cost.recommendation import FILE, NO_DRAFTER
 from lib.cost.ways import GENERATE, MIXED
 from lib.decoding import Round
-from lib.drafters import NoDrafter
+from lib.drafters.drafter import NoDrafter
 from lib.forward.load import formats_of
 from lib.lab import processor, tables
 from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.measure import speed
 from lib.measure.speed import PLAIN
-from lib.models import Pair, checks
+from lib.models import checks
+from lib.models.load import Pair
 from lib.models.prompts import PromptSet
 from lib.tests import small_models
 from lib.tests.cost import test_cost

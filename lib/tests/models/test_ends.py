@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import LlamaConfig
 
-from lib import models
+from lib.models import load
 from lib.__main__ import _facts
 from lib.tests import tiny_gguf
 from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
@@ -42,13 +42,13 @@ def test_settings_tokenizer_and_template_are_joined_in_this_order(tmp_path, sett
     made = folder(tmp_path / "model", **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert models.load_pair(made).eos_token_ids == ends
-        assert models.load_served(made, []).eos_token_ids == ends
+        assert load.load_pair(made).eos_token_ids == ends
+        assert load.load_served(made, []).eos_token_ids == ends
 
 
 def test_a_template_that_does_not_show_how_a_turn_ends_is_warned_of(tmp_path):
     made = folder(tmp_path / "model", BLIND)
-    for read in (lambda: models.load_pair(made), lambda: models.load_served(made, [])):
+    for read in (lambda: load.load_pair(made), lambda: load.load_served(made, [])):
         with pytest.warns(UserWarning, match=r"template of model does not show .* they end at <\|text\|>; .* write"):
             assert read().eos_token_ids == (TEXT,)
 
@@ -56,7 +56,7 @@ def test_a_template_that_does_not_show_how_a_turn_ends_is_warned_of(tmp_path):
 def test_a_gguf_files_end_of_turn_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tiny_gguf.write(tmp_path / "one.gguf", end_of_turn=5)
-    assert models.load_pair(str(path)).eos_token_ids == models.load_served(str(path), []).eos_token_ids == (1, 5)
+    assert load.load_pair(str(path)).eos_token_ids == load.load_served(str(path), []).eos_token_ids == (1, 5)
 
 
 @pytest.mark.parametrize("values, ends", [

@@ -11,9 +11,9 @@ from gguf import GGMLQuantizationType as TensorType
 from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from lib import forward, models
+from lib import forward
 from lib.lab import environment, provenance
-from lib.models import PairError, gguf, gguf_blocks, packages
+from lib.models import PairError, gguf, gguf_blocks, load, packages
 from lib.models.registry import source
 from lib.tests import tiny_gguf
 from lib.tests.real_model import needs_real_model, real_pair
@@ -36,7 +36,7 @@ def refusal(path, cache) -> str:
     """The error for a file, before anything runs; nothing of it stays."""
     before = folders(cache)
     with pytest.raises(PairError) as caught:
-        models.check_pairs([str(path)])
+        load.check_pairs([str(path)])
     assert folders(cache) == before
     return str(caught.value)
 
@@ -61,12 +61,12 @@ def test_the_model_that_was_written_is_read(tmp_path, kind, architecture, settin
 
 def test_a_file_or_its_folder_is_a_target_and_a_drafter_and_converts_once(tmp_path, cache, capfd):
     path = tiny_gguf.write(tmp_path / "one.gguf")
-    pair = models.load_pair(str(path))
+    pair = load.load_pair(str(path))
     assert capfd.readouterr().err.startswith("converting one.gguf to bfloat16 safetensors, once\n")
     assert (pair.name, pair.target_name, pair.drafter_name, pair.draft_model) == ("one", "one", "none", None)
     assert pair.eos_token_ids == (1,) and pair.window == 128 and pair.vocabulary == len(tiny_gguf.TOKENS)
     assert pair.tokenizer("the")["input_ids"] == [len(tiny_gguf.TOKENS) - 1] and pair.tokenizer.chat_template
-    both = models.load_pair(f"{path} | {tmp_path}")
+    both = load.load_pair(f"{path} | {tmp_path}")
     assert both.name == "one|one" and both.draft_model is both.target and len(folders(cache)) == 1
     assert both.draft_model.gguf_file == str(path) and "converting" not in capfd.readouterr().err
 

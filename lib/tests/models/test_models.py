@@ -69,14 +69,14 @@ def copied(path, source, name="config.json", content=None, without=None, **chang
 
 def refusal(name, **settings):
     with pytest.raises(PairError) as caught:
-        models.load_pair(name, **settings)
+        load.load_pair(name, **settings)
     return str(caught.value)
 
 
 def refused(name):
     """The message of both: the check before anything runs, and loading."""
     with pytest.raises(PairError) as caught:
-        models.check_pairs([name])
+        load.check_pairs([name])
     assert refusal(name) == str(caught.value)
     return str(caught.value)
 
@@ -92,7 +92,7 @@ def test_a_pair_decodes_as_its_target_in_the_vocabulary_that_both_have(tmp_path,
     for seed, more in enumerate((8, padding)):
         config.vocab_size = len(tokenizer) + more
         paths.append(make_folder(tmp_path / str(seed), config, tokenizer, seed))
-    pair = models.load_pair("|".join(paths), dtype="float64")
+    pair = load.load_pair("|".join(paths), dtype="float64")
     expected = len(tokenizer) + min(8, padding)
     assert pair.vocabulary == pair.target.config.vocab_size == pair.draft_model.config.vocab_size == expected
     prompt = torch.tensor([pair.tokenizer("the cat sat")["input_ids"]])
@@ -106,7 +106,7 @@ def test_a_pair_decodes_as_its_target_in_the_vocabulary_that_both_have(tmp_path,
 
 def test_a_pair_says_what_results_depend_on(folders, monkeypatch):
     monkeypatch.chdir(Path(folders["target"]).parent)
-    pair = models.load_pair("./target | none", dtype=torch.bfloat16)
+    pair = load.load_pair("./target | none", dtype=torch.bfloat16)
     assert (pair.name, pair.target_name, pair.drafter_name) == ("target|none", "target", "none")
     assert pair.window == 128 and pair.eos_token_ids == (0,) and pair.dtype == "bfloat16"
     assert not pair.target.training and pair.target.config._attn_implementation == "tree"
@@ -118,7 +118,7 @@ def test_a_pair_says_what_results_depend_on(folders, monkeypatch):
 
 def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders):
     names = ["target|more", "target|less", "more|none", "none"]
-    pairs = models.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names])
+    pairs = load.load_pairs(["|".join(folders[part] for part in name.split("|")) for name in names])
     assert pairs[0].target is pairs[1].target and pairs[0].draft_model is pairs[2].target
     assert len({model.config.vocab_size for pair in pairs for model in pair.models}) == 1
     alone = pairs[3]
@@ -136,7 +136,7 @@ def test_names_stand_for_sources(tmp_path, folders):
 
 @pytest.mark.parametrize("name", models.FAMILY)
 def test_a_shipped_pair_loads_where_its_weights_are(name):
-    pair = models.load_pair(name)
+    pair = load.load_pair(name)
     text = "def add(a, b):\n    return"
     assert pair.tokenizer.decode(pair.tokenizer(text)["input_ids"]) == text
     assert pair.name == name and pair.vocabulary == len(pair.tokenizer)
@@ -150,7 +150,7 @@ def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_rando
         "llama-3-70b": 70.554, "llama-3-8b": 8.03, "llama-3.2-1b": 1.236, "llama-68m": 0.068, "smollm2-1.7b": 1.711,
         "smollm2-135m": 0.135}
     state = torch.get_rng_state()
-    one, other = (models.load_pair("random:llama-68m@1|random:llama-68m@1", dtype="bfloat16") for _ in range(2))
+    one, other = (load.load_pair("random:llama-68m@1|random:llama-68m@1", dtype="bfloat16") for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state) and one.target is one.draft_model
     assert torch.equal(one.target.lm_head.weight, other.target.lm_head.weight)
 
@@ -166,7 +166,7 @@ def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_rando
 def test_a_name_that_means_nothing(name, reason):
     assert reason in refused(name)
     with pytest.raises(PairError, match=re.escape("give a list of names, such as ['base/small']")):
-        models.check_pairs("base/small")
+        load.check_pairs("base/small")
 
 
 def test_tokenizers_that_differ(tmp_path, folders, tokenizer):
@@ -177,7 +177,7 @@ def test_tokenizers_that_differ(tmp_path, folders, tokenizer):
     config = LlamaConfig(vocab_size=len(tokenizer) + 8, **SMALL)
     chat = make_folder(tmp_path / "chat", config, make_tokenizer(extra=["<|user|>", "<|bot|>"]), 5)
     twin = make_folder(tmp_path / "chat2", config, make_tokenizer(extra=["<|human|>"]), 6)
-    assert models.load_pair(f"{chat}|{twin}").vocabulary == len(tokenizer) + 8
+    assert load.load_pair(f"{chat}|{twin}").vocabulary == len(tokenizer) + 8
     reason = refused(f"{chat}|{folders['none']}")
     assert f"none has embeddings for {len(tokenizer)} tokens" in reason
     assert "chat writes 2 more, such as '<|user|>'" in reason
@@ -213,9 +213,9 @@ def test_files_that_make_no_target(tmp_path, folders, changes, reason):
 def test_a_hub_id_is_looked_up_where_the_hub_must_not_be_asked(monkeypatch, folders):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(PairError, match="me/never-fetched cannot be read .*couldn't find them in the cached files"):
-        models.check_pairs([f"me/never-fetched|{folders['none']}"])
+        load.check_pairs([f"me/never-fetched|{folders['none']}"])
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    models.check_pairs([f"me/never-fetched|{folders['none']}"])
+    load.check_pairs([f"me/never-fetched|{folders['none']}"])
 
 
 def test_device_and_memory(monkeypatch, folders):

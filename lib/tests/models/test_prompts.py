@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib.measure import parameters
 from lib.models import prompts
 from lib.models.prompts import PromptSet
 from lib.tests.real_model import needs_real_model
@@ -148,16 +147,6 @@ def test_the_chat_file_holds_prompts_to_choose_by_before_those_to_judge_by():
         names = [name for name, other in zip(read.names, read.kinds) if other == kind]
         assert names == [f"{kind}-{number:02}" for first in (1, 2) for number in range(first, 25, 2)]
         assert len(later & set(names[:12])) == len(later & set(names[12:])) == 4
-
-
-@pytest.mark.parametrize("pair", ["owner/of-the-hub", pytest.param("smollm2-135m", marks=needs_real_model)])
-def test_enough_prompts_are_required_of_the_file_that_each_target_reads(pair, monkeypatch):
-    monkeypatch.setattr("lib.measure.parameters.is_offline_mode", lambda: False)
-    values = {"prompts": "", "choose_prompts": 10, "judge_prompts": 30}
-    parameters.prompts("prompts", values | {"pairs": ["base/small", "tiny"]})  # the family's file has 40 of each kind
-    with pytest.raises(ValueError, match="kinds writing, .* have fewer than 10 . 30"):
-        parameters.prompts("prompts", values | {"pairs": ["base/small", pair]})
-    parameters.prompts("prompts", values | {"pairs": [pair], "prompts": "family"})
 
 
 def test_prompts_are_split_by_kind_and_short_kinds_refused():

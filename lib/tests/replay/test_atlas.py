@@ -8,7 +8,8 @@ import pytest
 
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import SuffixAutomatonDrafter
-from lib.models import load_pair, prompts
+from lib.models import prompts
+from lib.models.load import load_pair
 from lib.replay import acceptance, atlas, recording, simulated
 from lib.replay.simulated import Recorded
 from lib.trees import named, shapes
@@ -36,7 +37,7 @@ def read(tmp_path_factory):
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
-    columns = ["prompt", "kind", "rounds", "drafted", "accepted"]
+    columns = ["prompt", "kind", "stretch", "rounds", "drafted", "accepted"]
     pd.testing.assert_frame_equal(one[columns], other[columns])
 
 

@@ -9,7 +9,8 @@ import torch
 from transformers import AutoTokenizer
 
 from lib.decoding import continuations
-from lib.models import SHIPPED, dialogue, load_pair
+from lib.models import SHIPPED, dialogue
+from lib.models.load import load_pair
 from lib.replay import logs, recording
 
 PAIR = load_pair("small/tiny-small", dtype="float32")

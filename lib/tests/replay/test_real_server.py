@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lib.decoding import continuations
-from lib.models import load_pair
+from lib.models.load import load_pair
 from lib.models.registry import SHIPPED
 from lib.replay import endpoint, logs, recording
 

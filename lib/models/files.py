@@ -1,0 +1,45 @@
+"""The files of models in GGUF's form, by path alone, and the error of a pair that cannot be used."""
+
+import os
+import re
+from pathlib import Path
+
+SUFFIX = ".gguf"
+NAME = re.compile(r"(.+?)(-\d{5}-of-(\d{5}))?\.gguf")  # the model's, and the number and count of a shard, from 1
+
+
+class PairError(ValueError):
+    """A pair that cannot be loaded or cannot work: the thing, the reason and the remedy."""
+
+
+def in_folder(folder: Path) -> Path | None:
+    """The GGUF file of a folder without config.json, or its first shard, if any. PairError for several models."""
+    files = [] if (folder / "config.json").exists() else sorted(folder.glob(f"*{SUFFIX}"), reverse=True)
+    first_files = {stem(file): file for file in files if "mmproj" not in file.name.lower()}  # a projector of images
+    if len(first_files) > 1:
+        names = ", ".join(sorted(file.name for file in first_files.values()))
+        raise PairError(f"{folder} holds {len(first_files)} GGUF files ({names}); name the one to load, as "
+                        f"FOLDER/FILE{SUFFIX}")
+    return next(iter(first_files.values()), None)
+
+
+def stem(path: Path) -> str:
+    """A model's name: its file's, without the number of a shard."""
+    return NAME.fullmatch(path.name)[1]
+
+
+def shards(path: Path) -> list[Path]:
+    """The files of a model in order, whichever shard is named. PairError with the first one that is missing."""
+    name, _, count = NAME.fullmatch(path.name).groups()
+    if count is None:
+        return [path]
+    files = [path.with_name(f"{name}-{number + 1:05}-of-{count}{SUFFIX}") for number in range(int(count))]
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise PairError(f"{path} is one of {len(files)} shards, and {missing[0]} is not among those in {path.parent}; "
+                        "fetch all of them into one folder")
+    return files
+
+
+def home() -> Path:
+    """The folder of converted models, in the user's cache folder (XDG_CACHE_HOME, by default ~/.cache)."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "draft-trees" / "gguf"

@@ -1,0 +1,345 @@
+"""The parameters of the notebooks: one class per notebook with their types and ranges; defaults stand in the notebooks.
+
+The command checks profiles and `--set` by these classes before torch is imported. A notebook checks its own globals by
+the same class in the cell that measures, and passes the object on in place of a long list of arguments:
+
+    settings = Speed.of(globals())
+    chapter.measure(speed.measure, settings)   # settings.files and settings.parameters make the fingerprint of rows
+
+Tests take the notebook's defaults with changes: `Speed.defaults(new_tokens=8)`. A new parameter is one line in the
+notebook's `parameters` cell and one field here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import chdir
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from lib.drafters import registry as drafters
+from lib.lab import json_text
+from lib.lab.parameters import Distinct, Listed, Parameters, Some, defaults_of
+from lib.lab.provenance import HOME
+from lib.models import prompts, registry
+from lib.trees import named
+from lib.trees.names import FREQUENT
+
+MOST_NODES = 512  # draft nodes: more than a forward pass can verify at a gain
+NUMBER_FORMATS = ("auto", "float32", "float64", "bfloat16", "float16", "int8", "stored")
+COSTS = HOME / "data" / "costs"
+
+
+def read_by(read: Callable[[str], object]) -> AfterValidator:
+    """A check that refuses what `read` refuses, in its words."""
+
+    def check(text: str) -> str:
+        try:
+            read(text)
+        except (LookupError, OSError) as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    return AfterValidator(check)
+
+
+def read_tree(name: str) -> None:
+    """The name of a tree or growth rule with its budget."""
+    if name.partition("@")[0].isdecimal():
+        raise ValueError(f"{name.partition('@')[0]} stands where a name belongs; put a semicolon after each name if names "
+                         "hold commas, as in 'chain;expansion:2,2,1;'")
+    if max(map(int, re.findall(r"\d+", name)), default=0) > MOST_NODES:
+        raise ValueError(f"{name!r} is too large; a draft tree has at most {MOST_NODES} nodes")
+    named(name, acceptance=[0.5])
+
+
+def read_format(name: str) -> None:
+    """A number format, or two as TARGET|DRAFTER."""
+    parts = name.split("|")
+    if len(parts) > 2 or not {*parts} <= {*NUMBER_FORMATS}:
+        raise ValueError(f"{name!r} is no number format; give one of {', '.join(NUMBER_FORMATS)}, or two as "
+                         "TARGET|DRAFTER")
+
+
+def read_device(name: str) -> None:
+    """A device of torch."""
+    if not re.fullmatch(r"cpu|mps|(cuda|xpu)(:\d+)?", name):
+        raise ValueError(f"device {name!r} cannot be used here; give 'cpu' or 'cuda'")
+
+
+def read_prompts(path: str) -> None:
+    """A file or folder of prompts, all of whose lines can be read; "" is the file that suits the target."""
+    if path:
+        prompts.rows(prompts.file_of(path, has_template=True))
+
+
+def read_log(path: str) -> None:
+    """A log whose first line can be read; "" is none."""
+    if path:
+        where, text = next(json_text.lines(path), (path, "null"))
+        if not isinstance(json_text.loads(text), dict):
+            raise ValueError(f"{where} holds no object; give a log of JSON Lines")
+
+
+def read_costs(name: str) -> None:
+    """A CSV file of costs, or one of data/costs by its name; "" is none."""
+    names = sorted(path.stem for path in COSTS.glob("*.csv"))
+    if name and name not in names and not Path(name).expanduser().is_file():
+        raise ValueError(f"there are no costs {name!r}; give a CSV file, or one of {', '.join(names)}")
+
+
+def read_folder(path: str) -> None:
+    """A folder that exists; "" is none."""
+    if path and not Path(path).expanduser().is_dir():
+        raise ValueError(f"there is no folder {path}; make it first")
+
+
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
+Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
+Temperature = Annotated[float, Field(ge=0)]
+AboveZero = Annotated[float, Field(gt=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+TreeName = Annotated[str, read_by(read_tree)]
+Family = Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]
+GrowthRule = Annotated[str, read_by(lambda name: read_tree(f"{name}@16"))]
+DrafterSpec = Annotated[str, read_by(drafters.parse)]
+PairName = Annotated[str, read_by(registry.sources)]
+DrafterOrModel = Annotated[str, read_by(lambda name: name in drafters.DRAFTERS or registry.source(name))]
+NumberFormat = Annotated[str, read_by(read_format)]
+Device = Annotated[str, read_by(read_device)]
+PromptFile = Annotated[str, read_by(read_prompts)]
+LogFile = Annotated[str, read_by(read_log)]
+CostFile = Annotated[str, read_by(read_costs)]
+Folder = Annotated[str, read_by(read_folder)]
+
+
+class Settings(Parameters):
+    """What all notebooks share. run_dir: the folder of the run, "" to keep nothing."""
+
+    notebook: ClassVar[str]
+    run_dir: str
+
+    @classmethod
+    def defaults(cls, **changes) -> Self:
+        """The notebook's defaults with changes; paths are relative to the folder of the notebooks."""
+        with chdir(HOME / "notebooks"):
+            return cls.of(defaults_of(Path(f"{cls.notebook}.ipynb")) | changes)
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What rows depend on, by name."""
+        return self.model_dump(exclude={"run_dir", "interactive"})
+
+    @property
+    def files(self) -> list[Path]:
+        """The files on which rows depend."""
+        return []
+
+
+class Shapes(Settings):
+    """Notebook 01."""
+
+    notebook = "01_shapes"
+    families: Distinct[Family]
+    budget: Nodes
+    max_budget: Annotated[int, Field(ge=4, le=MOST_NODES)]
+    shape: TreeName
+    node: Natural
+    prefix_length: Natural
+    greedy_by_rank: Listed[Probability]
+    sampled_by_rank: Listed[Probability]
+    near: Probability
+    interactive: bool
+
+    @model_validator(mode="after")
+    def within_curves(self) -> Self:
+        """The drawn trees are those of a budget of the curves."""
+        if self.budget > self.max_budget:
+            raise ValueError(f"budget is {self.budget}, beyond max_budget {self.max_budget}, where curves end; lower it, "
+                             "or raise both")
+        return self
+
+
+class Attention(Settings):
+    """Notebook 03."""
+
+    notebook = "03_attention_timing"
+    batches: Some[Count]
+    prefixes: Some[Natural]
+    drafts: Some[Nodes]
+    dtypes: Some[NumberFormat]
+    query_heads: Count
+    kv_heads: Count
+    head_dim: Count
+    shape: Family
+    repeats: Count
+    cell_seconds: AboveZero
+    memory_limit_gb: AboveZero
+    compiled: bool
+    threads: Natural
+    device: Device
+    seed: Natural
+
+
+class OfPairs(Settings):
+    """What the notebooks share that run pairs of models on prompts."""
+
+    pairs: Some[PairName]
+    prompts: PromptFile
+    judge_prompts: Count
+    new_tokens: Count
+    dtype: NumberFormat
+    device: Device
+    seed: Natural
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of models, heads and prompts."""
+        paths = {prompts.file_of(self.prompts, has_template) for has_template in (False, True)}
+        for target, draft_model in map(registry.sources, self.pairs):
+            paths |= {*drafters.folders_of(target.name), *registry.files_of(target)}
+            paths |= {*registry.files_of(draft_model)} if draft_model else {*()}
+        return sorted(path for path in paths if path.exists())
+
+    @model_validator(mode="after")
+    def has_prompts(self) -> Self:
+        """There are enough prompts of each kind."""
+        shipped = {registry.sources(pair)[0].written not in registry.SHIPPED_NAMES for pair in self.pairs}
+        for has_template in {True} if self.prompts else shipped:
+            rows = prompts.rows(prompts.file_of(self.prompts, has_template))
+            prompts.split_rows([row.name for row in rows], [row.kind for row in rows],
+                               getattr(self, "choose_prompts", 0), self.judge_prompts)
+        return self
+
+    @model_validator(mode="after")
+    def has_what_drafters_need(self) -> Self:
+        """Heads ship for the first target, and a pair has a draft model where a drafter needs one."""
+        sources = [registry.sources(pair) for pair in self.pairs]
+        for spec in getattr(self, "drafters", []):
+            for need in drafters.needs(spec):
+                if need != drafters.DRAFT_MODEL:
+                    drafters.folder_of(sources[0][0].name, need)
+                elif not any(draft_model for _, draft_model in sources):
+                    raise ValueError(f"drafters name {spec!r}, but no pair has a draft model: name one, as in "
+                                     f"{self.pairs[0]}|DRAFTER, or leave it out")
+        return self
+
+
+class Acceptance(OfPairs):
+    """Notebook 02."""
+
+    notebook = "02_acceptance"
+    drafters: Distinct[DrafterSpec]
+    choose_prompts: Count
+    temperatures: Some[Temperature]
+    families: Distinct[Family]
+    budgets: Some[Nodes]
+    chain_lengths: Distinct[Nodes]
+    growth_rules: Distinct[GrowthRule]
+    live_shapes: Some[TreeName]
+    live_tokens: Count
+    depth_budget: Nodes
+    targets: Distinct[PairName]
+    publish: Folder
+    interactive: bool
+
+
+class Rules(OfPairs):
+    """Notebook 04."""
+
+    notebook = "04_rules"
+    new_tokens: ClassVar[int] = 0
+    vocabulary: Count
+    languages: Count
+    proof_languages: Count
+    proof_shapes: Some[TreeName]
+    exact_shapes: Some[TreeName]
+    temperatures: Some[AboveZero]
+    agreement: Probability
+    agreements: Distinct[Probability]
+    chain_lengths: Some[Nodes]
+    live_shapes: Some[TreeName]
+    live_temperatures: Some[AboveZero]
+    live_tokens: Count
+    samples: Count
+    tested_prompts: Count
+    test_temperature: AboveZero
+    test_top_k: Count
+
+
+class Speed(OfPairs):
+    """Notebook 05. raced: calls that are raced in each part, by batch size; raced_beside: of other formats and engines."""
+
+    notebook = "05_speed"
+    drafters: Distinct[DrafterSpec]
+    logs: LogFile
+    endpoint: str
+    served: str
+    temperature: float
+    costs: CostFile
+    formats: Distinct[NumberFormat]
+    engines: Distinct[str]
+    engine_drafters: Distinct[DrafterOrModel]
+    engine_lengths: Some[Nodes]
+    choose_prompts: Count
+    batches: Some[Count]
+    raced: Listed[Natural]
+    raced_beside: Natural
+    most_raced: Count
+    most_nodes: Nodes
+    most_depth: Count
+    sampled_temperature: Temperature
+    lengths: Distinct[Count]
+    threads: Natural
+
+    @property
+    def files(self) -> list[Path]:
+        """Those of pairs and prompts, the log and the costs."""
+        costs = [path for path in (COSTS / f"{self.costs}.csv", Path(self.costs).expanduser()) if path.is_file()]
+        return [*super().files, *([Path(self.logs).expanduser()] if self.logs else []), *costs]
+
+    @model_validator(mode="after")
+    def races_at_each_batch(self) -> Self:
+        """One number of units for each batch size."""
+        if len(self.raced) != len(self.batches):
+            raise ValueError(f"raced is {self.raced}; give one number of units for each of batches {self.batches}")
+        return self
+
+    @model_validator(mode="after")
+    def has_engines(self) -> Self:
+        """The engines are installed."""
+        if self.engines:
+            from lib.engines import registry as engines  # brings torch
+
+            for spec in self.engines:
+                read_by(lambda name: engines.parse(name).engine.environment.python).func(spec)
+        return self
+
+    @model_validator(mode="after")
+    def has_one_source_of_answers(self) -> Self:
+        """A server's address, with the name of its model and a temperature, or a log."""
+        if self.endpoint and not re.fullmatch(r"https?://\S+", self.endpoint):
+            raise ValueError(f"endpoint is {self.endpoint!r}; give an address such as http://127.0.0.1:8000/v1")
+        if self.endpoint and not self.served:
+            raise ValueError("served is empty; give the name under which the endpoint serves the model")
+        if self.endpoint and self.logs:
+            raise ValueError("both logs and an endpoint are set; set one of the two")
+        if self.endpoint and self.temperature < 0:
+            raise ValueError(f"temperature is {self.temperature}; give the one at which the endpoint shall answer, 0 for "
+                             "greedy decoding")
+        return self
+
+
+class Report(Settings):
+    """Notebook 06. reads: the folder of a finished run, "" for the committed one."""
+
+    notebook = "06_report"
+    reads: Folder
+
+
+NOTEBOOKS: dict[str, type[Settings]] = {
+    each.notebook: each for each in (Shapes, Acceptance, Attention, Rules, Speed, Report)}

@@ -1,0 +1,124 @@
+"""Parameters are checked by one class per notebook, in one place, before torch is imported."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lib.drafters.registry import DRAFTERS
+from lib.forward.load import formats_of
+from lib.lab.parameters import Parameters, defaults_of
+from lib.lab.provenance import HOME
+from lib.study import settings
+from lib.study.settings import NOTEBOOKS, Acceptance, Attention, Rules, Shapes, Speed
+
+EXISTING = [name for name in NOTEBOOKS if (HOME / "notebooks" / f"{name}.ipynb").exists()]
+SPEED = defaults_of(HOME / "notebooks" / "05_speed.ipynb")
+
+
+@pytest.mark.parametrize("name", EXISTING)
+def test_a_class_declares_the_parameters_of_its_notebook_whose_defaults_it_takes(name):
+    defaults = defaults_of(HOME / "notebooks" / f"{name}.ipynb")
+    assert NOTEBOOKS[name].model_fields.keys() == defaults.keys()
+    assert NOTEBOOKS[name].defaults().model_dump() == defaults
+
+
+def test_a_notebooks_globals_make_an_object_without_what_is_no_parameter():
+    made = Speed.of(SPEED | {"__name__": "__main__", "chapter": object(), "costs": ""})
+    assert made.pairs == ["small/tiny"] and made.parameters.keys() == SPEED.keys() - {"run_dir"}
+    assert {path.name for path in made.files} >= {"small", "tiny", "family.jsonl", "chat.jsonl"}
+    assert all(path.exists() for path in made.files)
+
+
+@pytest.mark.parametrize(("of", "changes", "complaint"), [
+    (Speed, dict(pairs=["base/typo"]), "pairs: pair 'base/typo' is unknown; choose one of smollm2-135m"),
+    (Speed, dict(pairs=[]), r"pairs is \[\]; list should have at least 1 item"),
+    (Speed, dict(pairs=["./no/target|./no/drafter"]), "there is no folder ./no/target"),
+    (Speed, dict(prompts="no_such_folder/prompts"), "prompts: no prompts at"),
+    (Speed, dict(judge_prompts=1000), r"kinds translation, questions.* have fewer than 1 \+ 1000 prompts"),
+    (Speed, dict(device="abacus"), "device: device 'abacus' cannot be used here"),
+    (Speed, dict(dtype="float7"), "dtype: 'float7' is no number format; give one of"),
+    (Speed, dict(formats=["int4"]), "formats: 'int4' is no number format"),
+    (Speed, dict(drafters=["topk"]), "drafters: drafter is 'topk'; choose one of "),
+    (Speed, dict(drafters=["combined:enough=x"]), "combined takes no 'enough=x'"),
+    (Speed, dict(drafters=["lookup", "lookup"]), "drafters: 'lookup' is named twice"),
+    (Speed, dict(drafters=["eagle3", "medusa", "dspark"]), "no head of kind 'dspark' exists for target 'small'"),
+    (Speed, dict(pairs=["small"], drafters=["model"]), r"drafters name 'model', but no pair has a draft model: name one"),
+    (Speed, dict(logs="no.jsonl"), "logs: no log at"),
+    (Speed, dict(costs="no such machine"), "costs: there are no costs 'no such machine'; give a CSV file, or one of"),
+    (Speed, dict(endpoint="localhost"), "endpoint is 'localhost'; give an address"),
+    (Speed, dict(endpoint="http://h/v1"), "served is empty; give the name"),
+    (Speed, dict(endpoint="http://h/v1", served="m", temperature=-1), "temperature is -1.0; give the one"),
+    (Speed, dict(engines=["sglang"]), "engine is 'sglang'; choose one of vllm"),
+    (Speed, dict(engine_drafters=["no/such/model"]), "engine_drafters: there is no folder no/such/model"),
+    (Speed, dict(raced=[1, 1]), r"raced is \[1, 1\]; give one number of units for each of batches \[1\]"),
+    (Speed, dict(batches=[0, 1]), "batches is 0; input should be greater than or equal to 1"),
+    (Speed, dict(seed=-1), "seed is -1; input should be greater than or equal to 0"),
+    (Speed, dict(new_tokens="many"), "new_tokens is 'many'; input should be a valid integer"),
+    (Shapes, dict(families=["kary:two"]), "families: 'kary:two@1' cannot be read: write kary:2,3"),
+    (Shapes, dict(families="expansion:2,2,1"), "families: 2 stands where a name belongs; put a semicolon after each name"),
+    (Shapes, dict(budget=128), "budget is 128, beyond max_budget 64"),
+    (Shapes, dict(max_budget=3), "max_budget is 3; input should be greater than or equal to 4"),
+    (Acceptance, dict(live_shapes=["kary:2"]), "live_shapes: 'kary:2' cannot be read"),
+    (Acceptance, dict(live_shapes=["chain:60000"]), "'chain:60000' is too large; a draft tree has at most 512 nodes"),
+    (Acceptance, dict(growth_rules=["eagle"]), "growth_rules: 'eagle@16' is unknown"),
+    (Acceptance, dict(temperatures=[0, -1]), "temperatures is -1; input should be greater than or equal to 0"),
+    (Acceptance, dict(temperatures=[0, float("nan")]), "temperatures is nan; input should be a finite number"),
+    (Acceptance, dict(budgets=[10**9]), "budgets is 1000000000; input should be less than or equal to 512"),
+    (Rules, dict(live_temperatures=[1, 0]), "live_temperatures is 0; input should be greater than 0"),
+    (Attention, dict(compiled="perhaps"), "compiled is 'perhaps'; input should be a valid boolean"),
+])
+def test_a_wrong_value_is_refused_in_one_line_that_names_parameter_value_and_remedy(of, changes, complaint):
+    values = defaults_of(HOME / "notebooks" / f"{of.notebook}.ipynb")
+    with pytest.raises(ValueError, match=complaint) as refused:
+        of.of(values | changes)
+    assert "\n" not in str(refused.value)
+
+
+def test_enough_prompts_are_required_of_the_file_that_each_target_reads():
+    values = SPEED | dict(choose_prompts=10, judge_prompts=30)
+    Speed.of(values | dict(pairs=["base/small", "tiny"]))  # the family's file has 40 of each kind
+    with pytest.raises(ValueError, match="kinds writing, .* have fewer than 10 . 30"):
+        Speed.of(values | dict(pairs=["base/small", "owner/of-the-hub"]))
+    Speed.of(values | dict(pairs=["owner/of-the-hub"], prompts="family"))
+
+
+def test_every_fault_has_a_line_and_a_missing_parameter_is_named():
+    with pytest.raises(ValueError) as refused:
+        Speed.of({name: value for name, value in SPEED.items() if name != "seed"} | dict(device="abacus", threads=-1))
+    lines = str(refused.value).splitlines()
+    assert [re.split(r"\W", line)[0] for line in lines] == ["device", "seed", "threads"]
+    assert lines[1] == "seed is missing; set it in the notebook's `parameters` cell"
+
+
+@pytest.mark.parametrize(("field", "text", "value"), [
+    ("batches", "1,2", [1, 2]), ("batches", "[1, 2]", [1, 2]), ("drafters", "", []), ("threads", "2", 2),
+    ("drafters", "lookup; sam", ["lookup", "sam"]), ("sampled_temperature", "1", 1.0),
+    ("pairs", "small/tiny;", ["small/tiny"]), ("prompts", "chat", "chat"), ("temperature", "1e-1", 0.1),
+])
+def test_texts_of_a_command_line_become_what_a_field_holds(field, text, value):
+    assert getattr(Speed.of(SPEED | {field: text}), field) == value
+
+
+def test_names_that_are_written_without_torch_are_those_of_the_code_with_torch():
+    for name, kind in DRAFTERS.items():
+        assert kind.written == {option: of for option, of in kind.options.items() if of in (int, float, str)}, name
+    for name in settings.NUMBER_FORMATS:
+        assert formats_of(name)
+
+
+CASES = [
+    "Speed.of(values | dict(drafters=['topk'], threads='x'))", "Speed.of(values | dict(prompts='none.jsonl'))",
+    "Speed.of(values | dict(prompts=sys.argv[1]))", "Speed.of(values | dict(logs=sys.argv[1]))",
+    "Acceptance.defaults(families=['no'])", "Speed.of(values).files"]
+
+
+def test_nothing_that_is_checked_imports_torch_or_transformers(tmp_path):
+    (tmp_path / "lines.jsonl").write_text("[\n")
+    code = ("import sys\nfrom lib.study.settings import *\nvalues = " + repr(SPEED)
+            + "\nfor case in " + repr(CASES) + ":\n    try:\n        print(eval(case))\n    except ValueError as error:\n"
+            "        print(error)\nassert not {'torch', 'transformers', 'scipy'} & sys.modules.keys()")
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "lines.jsonl"], cwd=HOME, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert "line 1 is no JSON" in done.stdout and "logs: " in done.stdout and issubclass(Speed, Parameters)
