@@ -85,7 +85,7 @@ DRAFTERS: dict[str, Kind] = {
     "dspark": Kind("marginals:DSparkDrafter", Traits(BY_RANKS, grows=True, one_pass=True), FOLDER,
                    written=MADE_SO),
     "mtp": Kind("mtp:MtpDrafter", specs=("mtp",), advised=True),
-    "random": Kind("controls:RandomDrafter", Traits(control=True), specs=("random",)),
+    "random": Kind("controls:RandomDrafter", Traits(AGAIN, control=True), specs=("random",)),
     "oracle": Kind("controls:OracleDrafter", Traits(control=True), specs=("oracle",)),
 }
 

@@ -23,7 +23,7 @@ from lib.lab.theme import ROLES
 from lib.replay import acceptance
 from lib.replay.atlas import Atlas, levels_of
 from lib.replay.rank_paths import MOST_RANK, rank_paths
-from lib.trees import named, shapes
+from lib.trees import shapes
 from lib.trees.names import COMPARED
 from lib.trees.picture import Node, mask_svg, shaded, tree_svg
 from lib.trees.tree import ROOT, Tree
@@ -53,7 +53,8 @@ class TreeDesigner:
 
     def __init__(self, atlas: Atlas, *, drafter: str = "", name: str = "kary:2@14", price: RoundCost | None = None,
                  prefix: int = 128, seed: int = 0):
-        self.choosing, self.judging = (part.trace for part in atlas.recorded.halves())
+        chooses = np.isin(np.array(atlas.trace.prompts), atlas.trace.labels["choosing"])
+        self.choosing, self.judging = (atlas.trace.select(part & ~atlas.trace.looping) for part in (chooses, ~chooses))
         known, self.price, self.prefix, self.seed = list(atlas.trace.ranks), price, prefix, seed
         once = {"continuous_update": False}
         self.drafter = ipywidgets.Dropdown(options=known, value=drafter or known[0], description="drafter")
@@ -124,7 +125,7 @@ class TreeDesigner:
 
     def grow(self) -> None:
         """Takes the best static tree of the budget on the choosing prompts: the most frequent paths of ranks."""
-        self.take(acceptance.family_tree(acceptance.FREQUENT, self.budget.value, self.choosing, self.drafter.value))
+        self.take(acceptance.tree_of(f"{acceptance.FREQUENT}@{self.budget.value}", self.choosing, self.drafter.value))
 
     def take(self, tree: Tree, selected: tuple[int, ...] = ()) -> None:
         """Another tree, which can be undone; selected: the path of the node that is selected."""
@@ -146,7 +147,7 @@ class TreeDesigner:
         return int(leaf), losses[leaf] / max(1, trie.count(ROOT))
 
     def _counted(self):
-        trie = rank_paths(self.choosing, self.drafter.value, before_loops=True)
+        trie = rank_paths(self.choosing, self.drafter.value)
         return trie, trie.nodes(self.tree)
 
     def _path(self, node: int) -> tuple[int, ...]:
@@ -167,11 +168,8 @@ class TreeDesigner:
     def _start(self, change=None) -> None:
         try:
             name = self.name.value.strip()
-            family, at, _ = name.partition("@")
-            grown = family in (acceptance.FREQUENT, "optimal", "sparse") or not at and ":" not in name
-            budget = int(name.partition("@")[2] or self.budget.value) if grown else 0
-            tree = acceptance.family_tree(family, budget, self.choosing, self.drafter.value) if grown else \
-                named(name)
+            sized = name if "@" in name or ":" in name else f"{name}@{self.budget.value}"
+            tree = acceptance.tree_of(sized, self.choosing, self.drafter.value)
             if not 1 <= tree.budget <= MOST_NODES:
                 raise ValueError(f"{name!r} has {tree.budget} nodes: give a tree of 1 to {MOST_NODES}")
         except Exception as error:  # a callback's traceback would only appear in a log
@@ -188,10 +186,9 @@ class TreeDesigner:
                              "drop the deepest nodes")
         rounds = acceptance.rounds_of(self.judging, tree, self.drafter.value)
         rows = acceptance.tally_walk(self.judging, rounds)
-        rows = rows[rows["stretch"] == "before"]
         rng = np.random.default_rng(self.seed)
         length, rate = (stats.ratio(rows["accepted"], rows[name], rng) for name in ("rounds", "drafted"))
-        nodes = acceptance.by_node(tree, rounds, self.judging.loops)
+        nodes = acceptance.by_node(tree, rounds)
         kinds = rows.groupby("kind")[["accepted", "rounds"]].sum()
         return dict(length=length, rate=rate, kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
                     shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))], rounds=int(rows["rounds"].sum()))
@@ -204,7 +201,7 @@ class TreeDesigner:
         return tokens * check(0) / (self.level.value * tree.max_depth + check(tree.budget))
 
     def _of_budget(self, drafter: str, budget: int) -> dict[str, dict]:
-        trees = {name: acceptance.family_tree(name, budget, self.choosing, drafter) for name in BESIDE}
+        trees = {name: acceptance.tree_of(f"{name}@{budget}", self.choosing, drafter) for name in BESIDE}
         return {name: self.worth(tree) | {"tree": tree} for name, tree in trees.items()
                 if tree.max_depth <= levels_of(self.judging, drafter)}
 

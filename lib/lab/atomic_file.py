@@ -19,3 +19,19 @@ def replace(path: Path, data: bytes) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise OSError(error.errno, f"{error.strerror}; the file cannot be written", str(path)) from None
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add `data` to the end of a file; it is on disk when this returns. A writer that is killed leaves a part of it.
+
+    OSError as from `replace`; the file is then cut back to its old content.
+    """
+    with open(path, "ab", buffering=0) as file:
+        size = file.tell()
+        try:
+            while data:
+                data = data[file.write(data) :]
+            os.fsync(file.fileno())
+        except OSError as error:
+            file.truncate(size)
+            raise OSError(error.errno, f"{error.strerror}; the file cannot be written", str(path)) from None

@@ -56,16 +56,21 @@ class Chapter:
         self._read: dict[str, tuple[int, pd.DataFrame]] = {}  # by table, with the file's time
         theme.use_theme()
 
-    def measure(self, function: Callable[..., None], *, files: Iterable[str | Path] = (), device: str = "cpu",
-                **settings) -> None:
-        """Calls function(store, device=device, **settings), which writes tables; rows of an earlier call are kept where
-        code, settings, files, versions and machine are the same. While a finished run is rendered, nothing is called.
+    def measure(self, function: Callable[..., None], settings=None, *, files: Iterable[str | Path] = (),
+                device: str = "cpu", **named) -> None:
+        """Calls function(store, settings), which writes tables; rows of an earlier call are kept where code, settings,
+        their files, versions and machine are the same. While a finished run is rendered, nothing is called.
         """
         if os.environ.get(provenance.RENDER):
             print("rows of the finished run")
             return
-        mark = provenance.fingerprint(files=files, device=device, parameters=settings | {"of": function.__module__})
-        function(Store(self.folder, self.number, mark), device=device, **settings)
+        if settings is None:  # notebooks whose parameters have no class yet
+            mark = provenance.fingerprint(files=files, device=device, parameters=named | {"of": function.__module__})
+            function(Store(self.folder, self.number, mark), device=device, **named)
+            return
+        parameters = settings.parameters | {"function": function.__module__}
+        mark = provenance.fingerprint(files=settings.files, device=settings.device, parameters=parameters)
+        function(Store(self.folder, self.number, mark), settings)
 
     def table(self, name: str) -> pd.DataFrame:
         """The rows of a table of this notebook ("rounds") or of another ("02_rounds"), without their fingerprints; no rows
@@ -74,8 +79,7 @@ class Chapter:
         name = name if name[:2].isdigit() else f"{self.number}_{name}"
         path = tables.path_of(self.folder, name)
         if not path.exists():
-            schema = tables.schema(name)
-            return pd.DataFrame({column: pd.Series(dtype=schema.dtypes[column]) for column in schema.columns})
+            return tables.schema(name).frame().drop(columns=tables.FINGERPRINT)
         version = path.stat().st_mtime_ns
         if name not in self._read or self._read[name][0] != version:
             self._read[name] = version, tables.read(self.folder, name).drop(columns=tables.FINGERPRINT)

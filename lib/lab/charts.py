@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, Locator, LogLocator, NullLocator, StrMethodFormatter
 from scipy.optimize import isotonic_regression
 
-from lib.lab.theme import shown, styles_of
+from lib.lab.theme import REFERENCE, shown, styles_of
 
 MOST_LABELS = 6  # lines that are named at their ends
 LABEL_POINTS = 13  # height of a label
@@ -34,35 +35,24 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
     ticks = np.unique(rows[x])
     if len(ticks) > 8 and ticks[0] > 0:  # only powers of two
         ticks = 2.0 ** np.arange(np.ceil(np.log2(ticks[0])), np.floor(np.log2(ticks[-1])) + 1)
-    columns = min(columns, len(groups))
-    wide, high = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9))
-    lines_of_panels = -(-len(groups) // columns)
-    figure, axes = plt.subplots(lines_of_panels, columns, squeeze=False, sharex=True, sharey=True, layout="constrained",
-                                figsize=(wide, high if lines_of_panels == 1 else 2.9 * lines_of_panels))
-    for axis in axes.flat[len(groups):]:
-        axis.set_visible(False)
+    figure, axes = _panels(len(groups), min(columns, len(groups)))
     for axis, (name, group) in zip(axes.flat, groups):
         for strategy, line in group.sort_values(x, kind="stable").groupby(by, sort=False):
-            marked = np.isin(line[x], ticks if log_x else line[x][::max(1, len(line) // 8)])
+            marked = np.isin(line[x], ticks if log_x else line[x][:: max(1, len(line) // 8)])
             axis.plot(line[x], line[y], **styles[strategy].line, label=shown(strategy), markeredgecolor="white",
                       markevery=list(np.flatnonzero(marked)), markeredgewidth=0.6)
             if lower and upper:
                 axis.fill_between(line[x], line[lower], line[upper], color=styles[strategy].colour, alpha=0.15,
                                   linewidth=0)
         if bound is not None:
-            axis.axhline(bound, color="#666666", linestyle=":", linewidth=1)
+            axis.axhline(bound, **REFERENCE)
         if log_x:
             axis.set_xscale("log", base=2)
-            axis.xaxis.set_major_locator(FixedLocator(ticks))
-            axis.xaxis.set_minor_locator(NullLocator())
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            _plain_ticks(axis.xaxis, FixedLocator(ticks))
         if log_y:
             axis.set_yscale("log")
-            axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-            axis.yaxis.set_minor_locator(NullLocator())
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_title(shown(name) or title)
-        axis.set_xlabel(x_label)
+            _plain_ticks(axis.yaxis, LogLocator(subs=(1, 2, 5)))
+        axis.set(title=shown(name) or title, xlabel=x_label)
         axis.tick_params(labelbottom=True)
     for axis in axes[:, 0]:
         axis.set_ylabel(y_label)
@@ -79,6 +69,24 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
     return figure
 
 
+def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
+    """A figure of so many panels, and its axes [rows, columns], of which the last ones may be hidden."""
+    rows = -(-count // columns)
+    width, height = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9))
+    figure, axes = plt.subplots(rows, columns, squeeze=False, sharex=True, sharey=True, layout="constrained",
+                                figsize=(width, height if rows == 1 else 2.9 * rows))
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, axes
+
+
+def _plain_ticks(axis: Axis, locator: Locator) -> None:
+    """Ticks of a logarithmic axis, as numbers without powers."""
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+
+
 def name_ends(axis: Axes) -> None:
     """Writes each line's label right of the panel, at the height of its end; labels do not overlap."""
     named = [line for line in axis.get_lines() if not line.get_label().startswith("_") and len(line.get_xdata())]
@@ -87,29 +95,38 @@ def name_ends(axis: Axes) -> None:
     inside = axis.get_xlim()[0]  # of the axis, which may be logarithmic
     heights = axis.transAxes.inverted().transform(axis.transData.transform(
         [(inside, line.get_ydata()[-1]) for line in named]))[:, 1]
-    lines_of_text = [line.get_label().count("\n") + 1 for line in named]
+    text_lines = np.array([line.get_label().count("\n") + 1 for line in named])
     gap = LABEL_POINTS / (72 * axis.get_position().height * axis.figure.get_figheight())
-    for line, height in zip(named, _apart(heights, [gap * count for count in lines_of_text])):
+    for line, height in zip(named, _apart(heights, gap * text_lines)):
         axis.annotate(line.get_label(), (1, height), (6, 0), xycoords="axes fraction", textcoords="offset points",
                       va="center", fontsize=9, color=line.get_color(), annotation_clip=False)
+
+
+def _apart(heights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The heights, moved as little as needed so that labels of these sizes around them do not overlap; in the same
+    order. Less the room that the labels below them take, heights that do not overlap do not fall.
+    """
+    order = np.argsort(heights, kind="stable")
+    room = np.cumsum(sizes[order]) - sizes[order] / 2  # of the labels below, and of half the label itself
+    moved = np.empty(len(heights))
+    moved[order] = isotonic_regression(heights[order] - room).x + room
+    return moved
 
 
 def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: str, title: str = "",
              decimals: int = 2, frame_best: bool = False) -> Figure:
     """A table as numbers on colours from light to dark; frame_best: frames the largest of each column, and ties."""
-    table = table.rename(index=shown)
-    rows, columns = table.shape
-    size = 2.2 + 0.68 * columns + 0.08 * max(len(str(name)) for name in table.index), 1.3 + 0.36 * rows
+    table = table.rename(index=shown).astype(float)
+    size = 2.2 + 0.68 * table.shape[1] + 0.08 * max(len(str(name)) for name in table.index), 1.3 + 0.36 * len(table)
     figure, axis = plt.subplots(figsize=size, layout="constrained")
-    sns.heatmap(table.astype(float), annot=True, fmt=f".{decimals}f", cmap="crest", linewidths=1.2, ax=axis,
+    sns.heatmap(table, annot=True, fmt=f".{decimals}f", cmap="crest", linewidths=1.2, ax=axis,
                 annot_kws={"fontsize": 9}, cbar_kws={"label": value_label})
-    values = table.to_numpy(dtype=float)
     if frame_best:
-        for row, column in np.argwhere(np.isclose(values, np.nanmax(values, axis=0, keepdims=True))):
+        for row, column in np.argwhere(np.isclose(table, np.nanmax(table, axis=0, keepdims=True))):
             axis.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, edgecolor="black", linewidth=2, zorder=5))
     axis.set(xlabel=x_label, ylabel=y_label, title=title)
     axis.tick_params(length=0)
-    plt.setp(axis.get_yticklabels(), rotation=0)
+    axis.tick_params(axis="y", labelrotation=0)
     return figure
 
 
@@ -132,21 +149,9 @@ def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, order: Sequ
         axis.errorbar(part["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=shown(name),
                       markersize=5, elinewidth=1.4, capsize=0)
     if line is not None:
-        axis.axvline(line, color="#666666", linestyle=":", linewidth=1)
+        axis.axvline(line, **REFERENCE)
     axis.set(xlabel=x_label, yticks=range(len(labels)), yticklabels=list(map(shown, labels)),
              ylim=(len(labels) - 0.5, -0.5))
     if len(names) > 1:
         figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=len(names))
     return figure
-
-
-def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """The heights, moved as little as needed so that labels of these sizes around them do not overlap; in the same
-    order. Less the room that the labels below them take, heights that do not overlap do not fall.
-    """
-    order = np.argsort(heights, kind="stable")
-    sizes = np.asarray(sizes)[order]
-    room = np.cumsum(sizes) - sizes / 2  # of the labels below, and of half the label itself
-    moved = np.empty(len(heights))
-    moved[order] = isotonic_regression(np.asarray(heights)[order] - room).x + room
-    return moved.tolist()

@@ -14,19 +14,11 @@ BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
 
 
 @cache
-def info() -> tuple[str, ...]:
-    """The lines of /proc/cpuinfo; empty where there is no such file."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            return tuple(file)
-    except OSError:
-        return ()
-
-
-def name() -> str:
-    """The processor's name."""
-    names = [line.split(":", 1)[1].strip() for line in info() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+def info() -> dict[str, str]:
+    """The facts of /proc/cpuinfo on its last core; none where there is no such file."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 @cache
@@ -35,10 +27,8 @@ def flags() -> frozenset[str]:
 
     macOS does not list them; all its ARM processors have NEON.
     """
-    lines = [line.split() for line in info() if line.startswith(("flags", "Features"))]
-    if not lines and platform.machine() == "arm64":
-        return frozenset({"asimd"})
-    return frozenset(lines[0]) if lines else frozenset()
+    listed = info().get("flags") or info().get("Features") or ("asimd" if platform.machine() == "arm64" else "")
+    return frozenset(listed.split())
 
 
 def has_bfloat16_units() -> bool:
@@ -77,13 +67,6 @@ def free_memory(device: str | torch.device = "cpu") -> int:
     return psutil.virtual_memory().available
 
 
-def title(facts: dict[str, object]) -> str:
-    """The name of a machine in a sentence: its GPU, or its processor and units; facts: those of `machine`."""
-    matrix = facts.get("matrix_units", "none")
-    return str(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}"
-               + (f" and {matrix}" if matrix != "none" else ""))
-
-
 class one_thread(ContextDecorator):
     """PyTorch's own operators run in the calling thread: for short work between forward passes, whose helping threads
     would spin on after it and take the cores from the next pass.
@@ -105,9 +88,6 @@ class one_thread(ContextDecorator):
             one_thread.inside -= 1
             torch.set_num_threads(self.threads)
 
-    def _recreate_cm(self) -> "one_thread":
-        return one_thread()
-
 
 def machine(device: str | torch.device = "cpu") -> dict[str, object]:
     """What a timing depends on: processor, cores, threads, memory, versions, dtypes. Names no host, user or path."""
@@ -115,7 +95,7 @@ def machine(device: str | torch.device = "cpu") -> dict[str, object]:
 
     facts = {
         "device": torch.device(device).type,
-        "processor": name(),
+        "processor": info().get("model name") or platform.processor() or platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
@@ -128,11 +108,14 @@ def machine(device: str | torch.device = "cpu") -> dict[str, object]:
         "transformers": transformers.__version__,
     }
     if torch.device(device).type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        facts |= {
-            "gpu": properties.name,
-            "gpu_memory_gb": round(properties.total_memory / 1e9, 1),
-            "gpu_processors": properties.multi_processor_count,
-            "cuda": torch.version.cuda,
-        }
+        gpu = torch.cuda.get_device_properties(device)
+        facts |= {"gpu": gpu.name, "gpu_memory_gb": round(gpu.total_memory / 1e9, 1), "cuda": torch.version.cuda,
+                  "gpu_processors": gpu.multi_processor_count}
     return facts
+
+
+def title(facts: dict[str, object]) -> str:
+    """The name of a machine in a sentence: its GPU, or its processor and units; facts: those of `machine`."""
+    matrix = facts.get("matrix_units", "none")
+    return str(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}"
+               + (f" and {matrix}" if matrix != "none" else ""))

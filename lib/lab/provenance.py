@@ -7,12 +7,13 @@ import hashlib
 import json
 import os
 import subprocess
-from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Iterable, Mapping
 
-from lib.lab import environment, json_text
+from pydantic import BaseModel, ValidationError
+
+from lib.lab import environment
 
 LIB = Path(__file__).resolve().parents[1]
 HOME = LIB.parent
@@ -72,7 +73,7 @@ def versions() -> dict[str, str]:
 @cache
 def machine(device: str = "cpu") -> dict[str, object]:
     """The machine's hardware and system (see `processor.machine`)."""
-    from lib.lab import processor
+    from lib.lab import processor  # imports torch
 
     return processor.machine(device)
 
@@ -88,36 +89,36 @@ def commit() -> dict[str, object]:
         return {"commit": "unknown", "changed_files": False}
 
 
+class Stage(BaseModel):
+    """What the record of a run has of each notebook; more is allowed."""
+
+    fingerprint: str
+    finished: str
+    tables: dict[str, str]
+    machine: dict[str, object]
+
+
+class Record(BaseModel):
+    """The record of a run, run.json; more is allowed."""
+
+    stages: dict[str, Stage]
+    parameters: dict[str, dict] = {}
+
+
 def read(run_dir: str | Path) -> dict:
     """The record of a run, run.json. FileNotFoundError without one, ValueError where the file is no such record."""
-    path, kinds = Path(run_dir) / "run.json", {"fingerprint": str, "finished": str, "tables": dict, "machine": dict}
+    path = Path(run_dir) / "run.json"
     if not path.exists():
         raise FileNotFoundError(f"{run_dir} holds no run (no run.json); ./run_notebooks.sh makes one")
+    text = path.read_bytes()
     try:
-        record = json_text.loads(path.read_text(encoding="utf-8"))
-        stages, parameters = record["stages"], record.get("parameters", {})
-        lacking = [f"{name}: {key}" for name, stage in stages.items() for key, kind in kinds.items()
-                   if not isinstance(stage.get(key), kind)]
-        lacking += [f"parameters of {name}" for name, values in parameters.items() if not isinstance(values, dict)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is no record of a run: {error}") from None
-    if lacking:
-        raise ValueError(f"{path} is no record of a run: it lacks {', '.join(lacking)}")
-    return record
+        Record.model_validate_json(text)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ValueError(f"{path} is no record of a run: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+    return json.loads(text)
 
 
-def machine_of(run: dict, stage: str) -> dict[str, object]:
+def machine_of(run: Mapping, stage: str) -> dict[str, object]:
     """The machine on which a stage of a run was executed; for a stage without a record, that of the last command."""
     return run["stages"].get(stage, {}).get("machine", run["machine"])
-
-
-def machines(run: dict) -> str:
-    """The machine of a run in words; if its stages ran on several machines, each machine with its stages."""
-    by_words: dict[str, list[str]] = {}
-    for stage in sorted(run["stages"]):
-        facts = defaultdict(lambda: "unknown", machine_of(run, stage))
-        words = ("{processor} ({vector_units}, matrix units: {matrix_units}), {cores} cores, {threads} threads" +
-                 (", {gpu}" if "gpu" in facts else "")).format_map(facts)
-        by_words.setdefault(words, []).append(stage)
-    one = len(by_words) == 1
-    return "; ".join(words if one else f"{', '.join(stages)}: {words}" for words, stages in by_words.items())

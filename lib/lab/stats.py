@@ -1,15 +1,9 @@
-"""Estimates with 95 % intervals, from resampling units: prompts, since rounds of one prompt are correlated.
-
-The turns of a conversation re-read those before them, so a conversation is one unit; see `units`. Fewer than FEWEST
-units have no interval.
+"""Estimates with 95 % intervals from resampling units: prompts, since rounds of one prompt are correlated.
 
 Acceptance is a ratio of sums over units, sum_p w_p x_p / sum_p w_p y_p, where w_p is how often the bootstrap drew unit
 p (Efron 1979): accepted over rounds, accepted over drafted, x over 1 for a mean. Its interval holds percentiles,
-"expanded" for few units: t_{n-1} sqrt(n / (n - 1)) replaces the normal quantile z, because resampling n values
-underestimates their spread by the root, and their tails (Hesterberg 2015, section 5.3).
-
-Speed is a geometric mean over units, with an interval by bootstrap t on logs; a part of the units is measured and all
-are predicted, see `two_phase`.
+"expanded" for few units (Hesterberg 2015, section 5.3). Speed is a geometric mean over units, with an interval by
+bootstrap t on logs; a part of the units is measured and all are predicted, see `two_phase`.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +17,10 @@ from lib.lab.units import unit
 
 RESAMPLES = 2000
 LEVEL = 0.95
-FEWEST = 8  # units: with fewer the intervals mean little
+FEWEST = 8  # units: fewer have no interval
 FIELDS = ["value", "low", "high", "n"]  # of an estimate, as columns of tables
+MANY = 13  # raced units: the interval of fewer is called approximate
+COVERAGE = 93  # at least, in per cent, of such intervals in simulation: see lib/tests/lab/test_stats.py
 
 
 @dataclass(frozen=True)
@@ -44,16 +40,9 @@ class Estimate:
 
 
 def ratio(numerator, denominator, generator: np.random.Generator) -> Estimate:
-    """sum numerator / sum denominator over units, float[n] each; NaN where the denominator is 0."""
-    sums = _paired(numerator, denominator)
+    """sum numerator / sum denominator over units, float[n] each, n > 0; NaN where the denominator is 0."""
+    sums = np.stack([np.asarray(numerator, dtype=float), np.asarray(denominator, dtype=float)])
     return _estimate(sums, _quotient, _weights(sums.shape[1], generator))
-
-
-def difference(numerator, denominator, base_numerator, base_denominator, generator: np.random.Generator, *,
-               relative: bool = False) -> Estimate:
-    """The paired difference of two ratios on the same units; with `relative`, their quotient (1.1 is 10 % more)."""
-    sums = _paired(numerator, denominator, base_numerator, base_denominator)
-    return _estimate(sums, _relative if relative else _difference, _weights(sums.shape[1], generator))
 
 
 def summarise(rows: pd.DataFrame, by: Sequence[str], numerator: str, denominator: str,
@@ -68,25 +57,27 @@ def summarise(rows: pd.DataFrame, by: Sequence[str], numerator: str, denominator
 
 def compare(rows: pd.DataFrame, by: Sequence[str], between: str, base: object, numerator: str, denominator: str,
             generator: np.random.Generator, *, relative: bool = False, prompt: str = "prompt") -> pd.DataFrame:
-    """`difference` of each value of the column `between` from its value `base`, with equal `by`, on common units.
+    """The paired difference of each value of the column `between` from its value `base`, with equal `by`, on common
+    units; with `relative` their quotient (1.1 is 10 % more).
 
     Returns `by`, `between`, value, low, high, n; settings without a base are left out. ValueError if no row has the
     base.
     """
     if base not in set(rows[between]):
         raise ValueError(f"no row has {between} = {base!r} to compare with; there are {list(rows[between].unique())}")
-    is_base = rows[between] == base
+    is_base, combine = rows[between] == base, _quotient if relative else np.subtract
     base_sums = _sums(rows[is_base], by, prompt, base_top=numerator, base_bottom=denominator)
-    sums = _sums(rows[~is_base], [*by, between], prompt, top=numerator, bottom=denominator)
-    return _by_setting(sums.merge(base_sums, on=[*by, prompt]), [*by, between],
-                       ["top", "bottom", "base_top", "base_bottom"], _relative if relative else _difference, generator)
+    sums = _sums(rows[~is_base], [*by, between], prompt, top=numerator, bottom=denominator).merge(base_sums)
+    return _by_setting(
+        sums, [*by, between], ["top", "bottom", "base_top", "base_bottom"],
+        lambda top, bottom, *base_sums: combine(_quotient(top, bottom), _quotient(*base_sums)), generator)
 
 
 def _sums(rows: pd.DataFrame, by: Sequence[str], prompt: str, **columns: str) -> pd.DataFrame:
     """The named columns, summed by setting and unit, under their new names."""
-    units = rows[prompt].map({name: unit(str(name)) for name in rows[prompt].unique()})
-    renamed = rows[[*by]].assign(**{prompt: units} | {new: rows[old] for new, old in columns.items()})
-    return renamed.groupby([*by, prompt], sort=False, observed=True).sum().reset_index()
+    values = {new: rows[old] for new, old in columns.items()}
+    renamed = rows[[*by]].assign(unit=rows[prompt].astype(str).map(unit), **values)
+    return renamed.groupby([*by, "unit"], sort=False, observed=True).sum().reset_index()
 
 
 def _by_setting(sums: pd.DataFrame, by: Sequence[str], columns: Sequence[str], combine: Callable,
@@ -94,20 +85,11 @@ def _by_setting(sums: pd.DataFrame, by: Sequence[str], columns: Sequence[str], c
     """An estimate for each setting; one draw of the weights serves all settings with as many units."""
     weights, rows = {}, []
     for setting, part in sums.groupby([*by], sort=False, observed=True):
-        count = len(part)
-        if count not in weights:
-            weights[count] = _weights(count, generator)
-        estimate = _estimate(part[columns].to_numpy(float).T, combine, weights[count])
+        if len(part) not in weights:
+            weights[len(part)] = _weights(len(part), generator)
+        estimate = _estimate(part[columns].to_numpy(float).T, combine, weights[len(part)])
         rows.append([*setting, *(getattr(estimate, field) for field in FIELDS)])
     return pd.DataFrame(rows, columns=[*by, *FIELDS])
-
-
-def _paired(*sides) -> np.ndarray:
-    """float[C, n] of C arrays or numbers; ValueError if they do not fit, or if there is no unit."""
-    sums = np.stack(np.broadcast_arrays(*(np.asarray(side, dtype=float) for side in sides)))
-    if sums.ndim != 2 or not sums.shape[1]:
-        raise ValueError(f"an estimate needs one number for each of at least one unit, got shape {sums.shape[1:]}")
-    return sums
 
 
 def _weights(count: int, generator: np.random.Generator) -> np.ndarray:
@@ -127,19 +109,14 @@ def _estimate(sums: np.ndarray, combine: Callable, weights: np.ndarray) -> Estim
 
 
 def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    """NaN where it divides by 0."""
     return np.divide(top, bottom, out=np.full(np.shape(top), np.nan), where=bottom != 0)
 
 
-def _difference(top, bottom, base_top, base_bottom) -> np.ndarray:
-    return _quotient(top, bottom) - _quotient(base_top, base_bottom)
-
-
-def _relative(top, bottom, base_top, base_bottom) -> np.ndarray:
-    return _quotient(_quotient(top, bottom), _quotient(base_top, base_bottom))
-
-
 def _tail(count: int) -> float:
-    """The share to cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees."""
+    """The share to cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees, because
+    resampling n values underestimates their spread by the root, and their tails.
+    """
     return float(ndtr(-stdtrit(count - 1, (1 + LEVEL) / 2) * (count / (count - 1)) ** 0.5))
 
 
@@ -177,6 +154,9 @@ def _standard_error(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.sqrt(sum(part.var(-1, ddof=1) / part.shape[-1] for part in parts))
 
 
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
 def format_estimates(estimates: pd.DataFrame, decimals: int = 2) -> list[str]:
     """Each row of a table of estimates in the form of `format_estimate`."""
     return [format_estimate(row, f".{decimals}f") for row in estimates.itertuples()]
@@ -185,3 +165,17 @@ def format_estimates(estimates: pd.DataFrame, decimals: int = 2) -> list[str]:
 def format_estimate(row, spec: str = ".2f") -> str:
     """An estimate (with value, low and high) with its interval in brackets, if it has one: "1.40 [0.99, 1.84]"."""
     return f"{row.value:{spec}}" + ("" if np.isnan(row.low) else f" [{row.low:{spec}}, {row.high:{spec}}]")
+
+
+def format_counts(estimate) -> str:
+    """The numbers of raced units (0 or None where none was) and of all units; an interval of few is approximate."""
+    words = f"n = {estimate.raced} of {estimate.n}" if estimate.raced else f"n = {estimate.n}"
+    approximate = f", an approximate interval: {COVERAGE} % coverage in simulation"
+    return words + (approximate if FEWEST <= (estimate.raced or 0) < MANY else "")
+
+
+def equivalence(speeds) -> str:
+    """The interval of a ratio of speeds (with low and high) in words: "between 8 % slower and 6 % faster"."""
+    low, high = (f"{100 * abs(bound - 1):.0f} % {'slower' if bound < 1 else 'faster'}"
+                 for bound in (speeds.low, speeds.high))
+    return f"between {low} and {high}"

@@ -20,6 +20,7 @@ BLACK, GREY, SKY, ORANGE, GREEN, PURPLE, BLUE, VERMILLION = (
 PALE = "#D9D9D9"
 COLOURS = 48  # of a picture: more than can be told apart in any figure
 SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (5, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
+REFERENCE = {"color": "#666666", "linestyle": ":", "linewidth": 1}  # of a line to compare with
 
 # Colours of a node's role in a round; explorers, trees and running text share them.
 ROLES = {"root": BLACK, "drafted": SKY, "accepted": GREEN, "rejected": PALE, "bonus": ORANGE}

@@ -13,7 +13,6 @@ from typing import Callable, Mapping, Sequence
 from huggingface_hub import constants, is_offline_mode
 from huggingface_hub.file_download import repo_folder_name
 
-from lib.cost.by_depth_and_rank import read as read_rates
 from lib.cost.formats import check as check_formats
 from lib.cost.roofline import HARDWARE
 from lib.cost.served import read_costs
@@ -24,7 +23,7 @@ from lib.forward.load import dtypes_of
 from lib.lab import json_text
 from lib.lab.plan import RunPlan, UsageError, Value
 from lib.measure.advice import of_runs
-from lib.measure.drafters import check as check_drafter
+from lib.drafters.registry import parse as check_drafter
 from lib.measure.served import EXAMPLE, kinds_of
 from lib.models import checks, gguf, load
 from lib.models import prompts as prompt_files
@@ -261,8 +260,8 @@ def publish(name: str, values: Values) -> None:
 
 def rates(name: str, values: Values) -> None:
     """A table of acceptance by depth and rank."""
-    if values[name]:
-        read_rates(values[name])
+    if values[name] and not Path(values[name]).expanduser().is_file():
+        raise ValueError(f"rates is {values[name]!r}, which is no file; give a CSV file")
 
 
 def engines(name: str, values: Values) -> None:

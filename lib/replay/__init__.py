@@ -8,7 +8,7 @@ makes a trace of logged answers, for which `endpoint` asks a served model. `atla
 
 from lib.replay.exact import accepted_lengths, chained, rounds
 from lib.replay.recording import Texts, read, record
-from lib.replay.trace import Trace, join, load, loop_start, save
+from lib.replay.trace import Trace, join, load, loops, save
 
-__all__ = ["Texts", "Trace", "accepted_lengths", "chained", "join", "load", "loop_start", "read", "record", "rounds",
+__all__ = ["Texts", "Trace", "accepted_lengths", "chained", "join", "load", "loops", "read", "record", "rounds",
            "save"]

@@ -34,7 +34,7 @@ class Walk:
 
 def rounds(trace: Trace, tree: Tree, drafter: str | None = None) -> Walk:
     """One round for every transition at which a round of the tree counts (see `Trace.starts`), row by row."""
-    rows, starts = np.nonzero(np.arange(trace.tokens.shape[1] - 1)[None] < trace.lengths[:, None])
+    rows, starts = np.nonzero(trace.before_limit)
     kept = starts < trace.starts(tree.max_depth)[rows]
     nodes = rank_paths(trace, drafter).ends(tree)[kept]  # of every transition before the limit
     return Walk(rows[kept], starts[kept], tree.depth[nodes], nodes, np.full_like(nodes, tree.budget))

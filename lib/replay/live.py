@@ -12,7 +12,6 @@ from lib.drafters.registry import make
 from lib.lab import cluster
 from lib.models.prompts import PromptSet
 from lib.replay import acceptance
-from lib.replay.trace import loop_start
 from lib.trees import named
 
 ROWS = 16  # prompts per batch
@@ -49,9 +48,8 @@ def _run_batch(batch: tuple[int, PromptSet], setting: Live, pair, new_tokens: in
 
 
 def tally(generation: Generation, names: Sequence[str], kinds: Sequence[str]) -> pd.DataFrame:
-    """One row for each prompt and stretch, as `acceptance.evaluate` has them for replayed rounds."""
-    loops = [loop_start(row) for row in generation.new_tokens]
-    rows, looped, drafted, accepted = np.array(
-        [(record.row, record.position - 1 >= loops[record.row], record.drafted, record.accepted)
-         for record in generation.rounds], dtype=np.int64).reshape(-1, 4).T
-    return acceptance.tally(names, kinds, rows, looped, {"drafted": drafted, "accepted": accepted})
+    """One row for each prompt, as `acceptance.tally_walk` has them for replayed rounds."""
+    rounds = np.array([(record.row, record.drafted, record.accepted, record.draft_calls)
+                       for record in generation.rounds], dtype=np.int64).reshape(-1, 4)
+    rows, drafted, accepted, calls = rounds.T
+    return acceptance.tally(names, kinds, rows, drafted=drafted, accepted=accepted, calls=calls)

@@ -67,18 +67,16 @@ class RankPaths:
         return ends
 
 
-_CACHE: WeakKeyDictionary[Trace, dict[tuple[str | None, bool], RankPaths]] = WeakKeyDictionary()
+_CACHE: WeakKeyDictionary[Trace, dict[str | None, RankPaths]] = WeakKeyDictionary()
 
 
-def rank_paths(trace: Trace, drafter: str | None = None, *, before_loops: bool = False) -> RankPaths:
-    """The paths of all starts before the limit, row by row, or of those before a loop; cached with the trace."""
+def rank_paths(trace: Trace, drafter: str | None = None) -> RankPaths:
+    """The paths of all starts before the limit, row by row; cached with the trace."""
     cached = _CACHE.setdefault(trace, {})
-    key = drafter, before_loops
-    if key not in cached:
+    if drafter not in cached:
         flat, first = windows(trace.ranks[next(iter(trace.ranks)) if drafter is None else drafter])
-        every = np.arange(first.shape[1])[None] < trace.lengths[:, None]
-        cached[key] = RankPaths(flat, first[trace.before_loops if before_loops else every])
-    return cached[key]
+        cached[drafter] = RankPaths(flat, first[trace.before_limit])
+    return cached[drafter]
 
 
 def windows(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -92,10 +90,10 @@ def windows(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def most_frequent_paths(trace: Trace, budget: int, drafter: str | None = None, *,
                         most_depth: float = inf) -> list[tuple[Path, int]]:
-    """Up to `budget` rank paths of at most `most_depth` ranks below MOST_RANK, with the number of starts before a loop
-    that match each, the most frequent first; ties go to the shallower path, then to the better ranks.
+    """Up to `budget` rank paths of at most `most_depth` ranks below MOST_RANK, with the number of starts that match
+    each, the most frequent first; ties go to the shallower path, then to the better ranks.
     """
-    trie, chosen = rank_paths(trace, drafter, before_loops=True), []
+    trie, chosen = rank_paths(trace, drafter), []
     frontier: list[tuple[int, int, Path, int]] = [(0, 0, (), ROOT)]
     while frontier and len(chosen) <= budget:
         negative_count, depth, path, node = heapq.heappop(frontier)

@@ -3,11 +3,10 @@ gives each token's rank and probability.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -20,20 +19,16 @@ from lib.decoding.checks import token_set, window_refusal
 from lib.decoding.loop import continuations
 from lib.drafters.drafter import Drafter
 from lib.drafters.filling import rank_of
-from lib.drafters.heads.files import NGRAMS
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.registry import BY_RANKS, DRAFTERS, made_for, make
-from lib.drafters.text_drafters import NgramDrafter
-from lib.drafters.text_index import NgramTables
+from lib.drafters.registry import BY_RANKS
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 from lib.lab import cluster
 from lib.models.prompts import PromptSet
-from lib.replay import simulated, trace
+from lib.replay import trace
 from lib.replay.acceptance import DEEPEST
 from lib.replay.expectation import chances
-from lib.replay.simulated import Recorded
-from lib.replay.trace import PADDING, Trace, join, loop_start
+from lib.replay.trace import PADDING, Trace, join
 from lib.trees import named
 from lib.verify.warping import warp
 
@@ -68,12 +63,13 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
     """The target continues each prompt int64[T] by a root, `max_new_tokens` transitions at which rounds may start, and
     `beyond` further tokens, for a tree of so many levels and its bonus token; the result is read.
 
-    drafters, ahead, siblings: as for `read`; the run's workers record batches for `Competitors`, which they can make
-    anew. names, kinds: of each prompt. rows: prompts in one batch. seed: of sampling, a plain value; each batch has a
-    generator of its own. A temperature above 0 needs one. parts: a folder for the finished batches of this recording
-    alone; the undamaged ones that are there are taken. ValueError where a window is too small.
+    drafters, ahead, siblings: as for `read`, of drafters those `of_ranks`; the run's workers record batches for
+    `Competitors`, which they can make anew. names, kinds: of each prompt. rows: prompts in one batch. seed: of
+    sampling, a plain value; each batch has a generator of its own. A temperature above 0 needs one. parts: a folder for
+    the finished batches of this recording alone; the undamaged ones that are there are taken. ValueError where a window
+    is too small.
     """
-    settings = max_new_tokens, beyond, temperature, eos_token_id, ahead, siblings, seed
+    settings = 1 + max_new_tokens + beyond, temperature, eos_token_id, ahead, siblings, seed
     batches = {first: PromptSet(*(tuple(values[first : first + rows]) for values in (names, kinds, prompts)))
                for first in range(0, len(prompts), rows)}
     paths = {first: parts / f"{first:06d}.npz" for first in batches} if parts else {}
@@ -83,10 +79,9 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
             traces[first] = trace.load(path)
     missing = [(first, batch) for first, batch in batches.items() if first not in traces]
     if isinstance(drafters, Competitors):
-        fresh = cluster.spread(record_batch, missing, drafters, *settings)
+        fresh = cluster.spread(_record_with, missing, drafters, *settings)
     else:
-        models = SimpleNamespace(target=target, of_ranks=drafters)
-        fresh = (record_batch(batch, models, *settings) for batch in missing)
+        fresh = (record_batch(batch, target, drafters, *settings) for batch in missing)
     fresh = tqdm(fresh, parts and parts.name, len(batches), disable=not parts, initial=len(traces), mininterval=SECONDS,
                  file=sys.stdout, unit="batch")
     for made, (first, _) in zip(fresh, missing):
@@ -94,63 +89,47 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
             trace.save(made, paths[first])
             made = trace.load(paths[first])  # rounded, as a recording that continues later reads it
         traces[first] = made
-    return replace(join([traces[first] for first in batches]), labels=dict(labels or {}, temperature=temperature))
+    whole = join([traces[first] for first in batches])
+    return replace(whole, lengths=np.minimum(whole.lengths, max_new_tokens),
+                   labels=dict(labels or {}, temperature=temperature))
 
 
-def record_batch(batch: tuple[int, PromptSet], models, max_new_tokens: int, beyond: int, temperature: float,
-                 eos_token_id: int | Sequence[int] | None, ahead: int, siblings: int, seed: object) -> Trace:
-    """The part of a recording of one batch: the number of its first prompt, and its prompts."""
+def _record_with(batch: tuple[int, PromptSet], competitors: "Competitors", *settings) -> Trace:
+    """`record_batch`, on any worker."""
+    return record_batch(batch, competitors.target, competitors, *settings)
+
+
+def record_batch(batch: tuple[int, PromptSet], target, drafters: Mapping[str, object], num_tokens: int,
+                 temperature: float, eos_token_id: int | Sequence[int] | None, ahead: int, siblings: int,
+                 seed: object) -> Trace:
+    """The part of a recording of one batch, without its limit: the number of its first prompt, and its prompts."""
     first, prompts = batch
     generator = None if seed is None else cluster.seeded(seed, first)
-    written = continuations(models.target, prompts.ids, rows=len(prompts.ids), temperature=temperature,
-                            max_new_tokens=1 + max_new_tokens + beyond, generator=generator, eos_token_id=eos_token_id)
+    written = continuations(target, prompts.ids, rows=len(prompts.ids), temperature=temperature,
+                            max_new_tokens=num_tokens, generator=generator, eos_token_id=eos_token_id)
     ended = [row[-1] in token_set(eos_token_id) for row in written]
-    made = read(models.target, models.of_ranks, Texts(prompts.names, prompts.kinds, prompts.ids, written, ended),
+    return read(target, of_ranks(drafters), Texts(prompts.names, prompts.kinds, prompts.ids, written, ended),
                 temperature=temperature, ahead=ahead, siblings=siblings, generator=generator)
-    return replace(made, lengths=np.minimum(made.lengths, max_new_tokens),
-                   loops=np.array([loop_start(row[: max_new_tokens + 1]) for row in written]))
 
 
 class Competitors(dict):
-    """By name the drafters of pairs of one target whose rounds follow from a text, the first that of headlines.
-
-    specs: as `drafters.make` takes them, "model" for the draft models of all pairs; empty: these, or for a target alone
-    those that read the text. longest: positions of the longest text with its deepest tree; a drafter with a shorter
-    window is left out, and the reason is printed. ValueError for other drafters.
+    """The drafters of pairs of one target by name, as `make(pairs, *arguments)` gives them, a function of a module: the
+    run's workers make them anew.
     """
 
-    def __init__(self, pairs: Sequence, specs: Sequence[str] = (), longest: int = 0):
-        super().__init__()
-        self.pairs, self.specs, self.longest, self.target = tuple(pairs), tuple(specs), longest, pairs[0].target
-        models = {pair.drafter_name: pair.draft_model for pair in pairs if pair.draft_model is not None}
-        of_text = [name for name, kind in DRAFTERS.items() if kind.traits.reads_text]
-        for spec in specs or (["model"] if models else of_text):
-            self.update(models if spec == "model" and models else {spec: self._made(spec)})
-        for name, drafter in list(self.items()):
-            if reason := _refusal(drafter, longest):
-                print(f"{name} is left out: {reason}")
-                del self[name]
-        if not self.of_ranks:
-            raise ValueError(f"drafters are {', '.join(self)}, of which none has ranks; add one, such as {NGRAMS}")
-
-    def _made(self, spec: str) -> object:
-        """The drafter of a spec, or its language model; n-grams of the text where no tables ship."""
-        if spec == NGRAMS and NGRAMS not in made_for(self.pairs[0].target_name):
-            return NgramDrafter(NgramTables((), self.target.config.get_text_config().vocab_size))
-        drafter = make(spec, self.pairs[0])
-        if not simulated.replayable(drafter):
-            raise ValueError(f"drafter {spec!r} depends on more than the text, so that no trace decides its rounds; "
-                             "notebook 5 decodes with it live")
-        return drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
+    def __init__(self, make: Callable[..., Mapping[str, Drafter]], pairs: Sequence, *arguments):
+        super().__init__(make(pairs, *arguments))
+        self.target, self.made_by = pairs[0].target, (make, pairs, *arguments)
 
     def __reduce__(self):
-        return Competitors, (self.pairs, self.specs, self.longest)
+        return Competitors, self.made_by
 
-    @property
-    def of_ranks(self) -> dict[str, object]:
-        """Those whose ranks decide what is accepted of every tree; the others draft again."""
-        return {name: drafter for name, drafter in self.items()
-                if not isinstance(drafter, Drafter) or drafter.traits.replay == BY_RANKS}
+
+def of_ranks(drafters: Mapping[str, object]) -> dict[str, object]:
+    """The drafters whose ranks decide what is accepted of every tree, as `read` takes them; the others draft again."""
+    return {name: drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
+            for name, drafter in drafters.items()
+            if not isinstance(drafter, Drafter) or drafter.traits.replay == BY_RANKS}
 
 
 def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
@@ -161,21 +140,6 @@ def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Seq
     windows = [pair.window for pair in pairs if pair.window]
     live = max((named(shape).max_depth for shape in live_shapes), default=0)
     return min(windows) - max(new_tokens + deepest, live_tokens + live) - 1 if windows else None
-
-
-def record_all(competitors: Competitors, prompts: PromptSet, choosing: Sequence[str], *, temperatures: Sequence[float],
-               tokens: int, seed: int, folder: Path, deepest: int = DEEPEST) -> list[Recorded]:
-    """The traces of the competitors' target, one per temperature: continuations of `tokens` tokens, each of which goes
-    on for a tree of `deepest` levels past its last start.
-
-    choosing: names of the prompts that trees are grown from (see `Recorded.halves`). folder: as `parts` of `record`.
-    """
-    pair, name = competitors.pairs[0], competitors.pairs[0].target_name
-    return [Recorded(record(
-        pair.target, competitors, prompts.ids, names=prompts.names, kinds=prompts.kinds, max_new_tokens=tokens,
-        beyond=deepest + 1, ahead=deepest, temperature=temperature, eos_token_id=pair.eos_token_ids, seed=seed,
-        labels={"target": name, "choosing": list(choosing)},
-        parts=folder / f"{name}.t{temperature:g}".replace("/", "_")), prompts.ids) for temperature in temperatures]
 
 
 @torch.inference_mode()
@@ -259,8 +223,7 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
         if siblings:
             by_rule = chances(warped, proposal, token, siblings, generator)
             by_drafter["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
-    loops = np.array([loop_start(row) for row in texts.written])
-    return Trace(tokens, lengths, np.array(texts.ended), loops, target_probs, **by_drafter, prompts=tuple(texts.names),
+    return Trace(tokens, lengths, np.array(texts.ended), target_probs, **by_drafter, prompts=tuple(texts.names),
                  kinds=tuple(texts.kinds), labels={"temperature": temperature})
 
 

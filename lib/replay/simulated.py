@@ -63,12 +63,9 @@ class Recorded:
         """Frees the hidden states."""
         self.states = {}
 
-    def halves(self) -> tuple["Recorded", "Recorded"]:
-        """The part that trees are grown from, of the prompts in labels["choosing"], and the part that judges them."""
-        chooses = np.isin(np.array(self.trace.prompts), self.trace.labels["choosing"])
-        choosing, judging = (Recorded(self.trace.select(half), [self.prompts[row] for row in np.flatnonzero(half)])
-                             for half in (chooses, ~chooses))
-        return choosing, judging
+    def select(self, rows: np.ndarray) -> "Recorded":
+        """The part of some rows, bool[N] or int64."""
+        return Recorded(self.trace.select(rows), [self.prompts[row] for row in np.arange(len(self.prompts))[rows]])
 
 
 def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32) -> SimulatedWalk:

@@ -1,8 +1,9 @@
-"""The trace: what a target wrote, with each drafter's rank of every token; its file; where its text begins to loop."""
+"""The trace: what a target wrote, with each drafter's rank of every token; its file; which texts loop."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 
@@ -10,13 +11,11 @@ import numpy as np
 
 from lib.lab import atomic_file
 
-BY_ROW = ("tokens", "lengths", "ended", "loops", "target_probs")
+BY_ROW = ("tokens", "lengths", "ended", "target_probs")
 BY_DRAFTER = ("ranks", "probs", "alpha", "chances")
 PADDING = {"tokens": -1, "ranks": -1}  # values after a row's end; 0 elsewhere
-INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "loops": np.int64, "ranks": np.int32}
+INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "ranks": np.int32}
 NAMES = ("labels", "prompts", "kinds")  # kept as JSON
-SHORTEST_LOOP_REPEATS = 3
-LONGEST_PERIOD = 40
 GRAM, LOOKED_AT, LOOPING_SHARE = 8, 64, 0.25  # of texts that loop
 
 
@@ -27,21 +26,19 @@ class Trace:
 
     tokens: int32[N, L + 1], -1 after a row's end. lengths: int64[N], the transitions before the length limit, at which
     rounds may start; the text goes on past it, so that it decides the last rounds to their ends. ended: bool[N],
-    whether EOS ended the text. loops: int64[N], the transition at which a row begins to loop, or its length.
+    whether EOS ended the text.
     By transition, float[N, L], at the trace's temperature, and at temperature 1 for a greedy trace: `target_probs` of
     c_{i+1}; by drafter `ranks` (int32; -1 after the end) and `probs`, and `alpha` = sum min(p, q) of the warped
     distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary 3.6).
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
     c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without alpha.
     `chances`: float[N, L, K] by "drafter|rule|k", the input of `expectation`. `prompts` and `kinds` name the rows;
-    `labels` has temperature and target, and "choosing", the names of the choosing prompts, or "chains", whether the
-    target takes chains alone.
+    `labels` has temperature and target, and "chains", whether the target takes chains alone.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     ended: np.ndarray
-    loops: np.ndarray
     target_probs: np.ndarray
     ranks: Mapping[str, np.ndarray]
     probs: Mapping[str, np.ndarray]
@@ -64,14 +61,14 @@ class Trace:
         return np.where(self.ended, self.lengths, np.minimum(self.lengths, np.maximum(self.ends - depth, 0)))
 
     @property
-    def without_loops(self) -> list[int]:
-        """The rows whose continuation does not end in a loop."""
-        return np.flatnonzero(self.loops >= self.lengths).tolist()
+    def before_limit(self) -> np.ndarray:
+        """bool[N, L]: the transitions of each row before its limit."""
+        return np.arange(self.tokens.shape[1] - 1)[None] < self.lengths[:, None]
 
-    @property
-    def before_loops(self) -> np.ndarray:
-        """bool[N, L]: the transitions of each row before its loop and the limit."""
-        return np.arange(self.tokens.shape[1] - 1)[None] < np.minimum(self.loops, self.lengths)[:, None]
+    @cached_property
+    def looping(self) -> np.ndarray:
+        """bool[N]: the rows whose text loops (see `loops`)."""
+        return np.array([loops(row[row >= 0].tolist()) for row in self.tokens], dtype=bool)
 
     def next_ranks(self, drafter: str) -> np.ndarray:
         """int32[N, L]: the rank of the next token at each transition."""
@@ -141,22 +138,9 @@ def load(path: str | Path) -> Trace:
                          "delete it, and record the trace again") from None
 
 
-def loop_start(tokens: Sequence[int]) -> int:
-    """The transition from which a continuation repeats a cycle of at most 40 tokens to its end, at least three times
-    and over at least 8 tokens; the number of transitions if it does not loop. Looped text increases every drafter's
-    acceptance.
-    """
-    row = np.asarray(tokens)
-    earliest = len(row)
-    for period in range(1, min(LONGEST_PERIOD, len(row) // SHORTEST_LOOP_REPEATS) + 1):
-        differs = np.flatnonzero(row[:-period] != row[period:])
-        start = int(differs[-1]) + 1 if len(differs) else 0
-        if len(row) - start >= max(SHORTEST_LOOP_REPEATS * period, 8):
-            earliest = min(earliest, start + period)
-    return min(earliest, len(row) - 1)
-
-
 def loops(tokens: Sequence[int]) -> bool:
-    """Whether a text loops: more than a quarter of the 8-grams of its first 64 tokens stand earlier among these."""
+    """Whether a text loops, which makes every drafter's acceptance too high: more than a quarter of the 8-grams of its
+    first 64 tokens stand earlier among these.
+    """
     grams = [tuple(tokens[first : first + GRAM]) for first in range(min(len(tokens), LOOKED_AT) - GRAM + 1)]
     return len(grams) - len(set(grams)) > LOOPING_SHARE * len(grams)

@@ -184,8 +184,7 @@ def about_trees(paired: Estimate) -> str:
         return f"a tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
     if paired.high < 1:
         return f"no tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
-    return (f"the best tree is between {100 * (1 - paired.low):.0f} % slower and {100 * (paired.high - 1):.0f} % faster "
-            "than the best chain")
+    return f"the best tree is {stats.equivalence(paired)} than the best chain"
 
 
 # -------------------------------------------------------------------------------------------------------- the file
@@ -226,6 +225,7 @@ def _described(answer: Mapping[str, object]) -> str:
     """A way with its speed, interval and numbers of units."""
     if answer["way"] == PLAIN:
         return "plain decoding"
-    estimate = Estimate(*(float("nan") if answer[name] is None else answer[name] for name in ("value", "low", "high")))
-    units = f"n = {answer['n']}, {answer['raced']} raced" if answer["raced"] else f"predicted, n = {answer['n']}"
-    return f"{answer['way']} {stats.format_estimate(estimate)} ({units})"
+    bounds = [float("nan") if answer[name] is None else answer[name] for name in ("value", "low", "high")]
+    estimate = Estimate(*bounds, answer["n"], answer["raced"])
+    predicted = "" if estimate.raced else "predicted, "
+    return f"{answer['way']} {stats.format_estimate(estimate)} ({predicted}{stats.format_counts(estimate)})"

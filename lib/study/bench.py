@@ -59,9 +59,11 @@ class Bench:
                 log=self.store.folder / "engines" / f"{self.backend.name}-{way.name}.log".replace(":", "-")))
                 for way in ways}
 
-    def whose(self, temperature: float = 0.0) -> tuple[str, str, float]:
-        """The first parts of the key of a row about a text: target, backend and temperature."""
-        return self.target, self.backend.name, temperature
+    @property
+    def source(self) -> dict[str, object]:
+        """The columns of tables that say whose text a row is about; the first parts of their keys."""
+        return dict(target=self.target, backend=self.backend.name,
+                    temperature=getattr(self.backend, "temperature", 0.0))
 
     def batches_of(self, way: Way) -> list[int]:
         """The batch sizes at which the backend decodes with a way."""
@@ -100,10 +102,10 @@ class Bench:
         return rows[rows["backend"] == self.backend.name]
 
 
-def without_loops(bench: Bench, temperature: float = 0.0) -> Bench:
+def without_loops(bench: Bench) -> Bench:
     """The bench without the prompts whose text loops in the table "texts", unless all of a part do."""
     texts = bench.store.open("texts").frame()
-    of_bench = (texts[["target", "backend", "temperature"]] == bench.whose(temperature)).all(axis=1)
+    of_bench = (texts[list(bench.source)] == list(bench.source.values())).all(axis=1)
     looping = set(texts.loc[of_bench & texts["loops"], "prompt"])
     parts = [LOOPING if name in looping else part for name, part in zip(bench.prompts.names, bench.parts)]
     return replace(bench, parts=parts if {*PARTS} <= {*parts} else bench.parts)
@@ -138,6 +140,16 @@ def arranged(prompts: PromptSet, choose: int, judge: int, generator: np.random.G
             rows += unit
             parts += [part] * len(unit)
     return prompts.select(rows), parts
+
+
+def write_prompts(store: Store, prompts: PromptSet, parts: Sequence[str]) -> None:
+    """Adds prompts to the table "prompts", those that are missing."""
+    table = store.open("prompts")
+    done = {name for (name,) in table.keys()}
+    table.extend([
+        dict(prompt=name, kind=kind, unit=stats.unit(name), turn=turn, part=part, tokens=len(ids))
+        for name, kind, turn, part, ids in zip(prompts.names, prompts.kinds, prompts.turns, parts, prompts.ids)
+        if name not in done])
 
 
 def is_later(prompts: PromptSet, rows: Sequence[int]) -> bool:

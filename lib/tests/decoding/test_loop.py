@@ -18,7 +18,7 @@ from lib.drafters import make
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
-from lib.measure.rules import g_test, law_of
+from lib.study.rules import g_test, law_of
 from lib.tests import small_heads, small_models
 from lib.tests.live import decode
 from lib.tests.replay.test_replay import trees

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from transformers import AutoTokenizer
 
-from lib.cost import by_depth_and_rank, recommendation, served
+from lib.cost import recommendation, served
 from lib.drafters import heads
 from lib.drafters.heads import files
 from lib.lab import plan, provenance
@@ -97,10 +97,6 @@ def good_costs() -> list[bytes]:
     return [b"batch,nodes,check_ms,draft_ms\n1,0,5.0,1.0\n1,8,6.5,1.0\n2,0,6,1\n2,4,7,\n"]
 
 
-def good_rates() -> list[bytes]:
-    return [path.read_bytes() for path in by_depth_and_rank.PUBLISHED]
-
-
 def good_profiles() -> list[bytes]:
     return [b"about: mine\nseconds: {01_shapes: 3}\nonline: false\n02_acceptance:\n  pairs: [base]\n  budgets: [1, 2]\n"]
 
@@ -160,7 +156,6 @@ def readers() -> dict[str, Reader]:
         "logs": Reader(read_log, (ValueError,), "l.jsonl", good_logs),
         "inputs": Reader(read_inputs, (ValueError,), "i.jsonl", good_inputs),
         "costs": Reader(served.read_costs, (ValueError,), "c.csv", good_costs),
-        "rates": Reader(by_depth_and_rank.read, (ValueError,), "r.csv", good_rates),
         "profile": Reader(lambda path: plan.load_profile(path, NOTEBOOKS), (UsageError,), "p.yaml", good_profiles),
         "model": Reader(read_model, (PairError,), "config.json", good_models),
         "recommendation": Reader(recommendation.load, (ValueError,), "r.json", good_recommendations),

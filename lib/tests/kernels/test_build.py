@@ -19,12 +19,12 @@ def test_the_best_instruction_set_may_need_no_options(flags, options):
     assert build.instructions(frozenset(flags)) == options
 
 
-@pytest.mark.parametrize("system, lines, flags", [
-    ("x86_64", ("processor: 0", "flags\t\t: fpu avx2"), {"avx2"}), ("arm64", (), {"asimd"}), ("x86_64", (), set()),
-    ("aarch64", ("processor: 0", "Features\t: fp asimd bf16"), {"asimd", "bf16"}),
+@pytest.mark.parametrize("system, facts, flags", [
+    ("x86_64", {"processor": "0", "flags": "fpu avx2"}, {"avx2"}), ("arm64", {}, {"asimd"}), ("x86_64", {}, set()),
+    ("aarch64", {"processor": "0", "Features": "fp asimd bf16"}, {"asimd", "bf16"}),
 ])
-def test_a_processor_s_flags_are_linux_s_or_those_of_macos_on_arm(system, lines, flags, monkeypatch):
-    monkeypatch.setattr(processor, "info", lambda: lines)
+def test_a_processor_s_flags_are_linux_s_or_those_of_macos_on_arm(system, facts, flags, monkeypatch):
+    monkeypatch.setattr(processor, "info", lambda: facts)
     monkeypatch.setattr("platform.machine", lambda: system)
     found = processor.flags.__wrapped__()
     assert flags <= found and (flags or not found)

@@ -62,7 +62,7 @@ def rows_of(run: str) -> dict[str, str]:
     """By table the rows as text, without what timings decide."""
     folder, found = Layout(HOME).runs / run, {}
     for name in tables.schemas():
-        if TIMED.match(name) or not tables.exists(folder, name):
+        if TIMED.match(name) or not tables.path_of(folder, name).exists():
             continue
         rows = tables.read(folder, name)
         timed = [column for column in rows if column.endswith("_ms")]

@@ -13,9 +13,9 @@ from lib.forward import load_pair
 from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.measure import acceptance as study
-from lib.measure import rules
 from lib.models.prompts import PromptSet
 from lib.replay import recording
+from lib.study import rules
 from lib.tests.lab import pieces
 
 pytestmark = pytest.mark.optional
@@ -114,11 +114,10 @@ def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
     for place, recorded in enumerate(traces):
         found[f"tokens {place}"] = pd.DataFrame(recorded.trace.tokens)
         found[f"ranks {place}"] = pd.DataFrame(recorded.trace.ranks[pair.drafter_name])
-    store = Store(folder, "x")
-    cases = [*rules.LOSSLESS.items()]
-    rules.exact(store, rules.wanted_rows(["chain:2", "star:2"], cases, vocabulary=3, seed=0, languages=2,
-                                         agreements=[0.8], temperatures=[1.0]))
-    rules.proof(store, ["chain:2"], random=2)
+    store = Store(folder, "04", "mark")
+    keys = [(language, 1.0, 0.8, shape, "naive", "iid") for language in range(2) for shape in ("chain:2", "star:2")]
+    rules.fill(store.open("rules_exact"), keys, rules.exact_rows, 3, 0)
+    rules.fill(store.open("rules_proof"), [("chain:2", "random", "naive", "iid")], rules.proof_rows, 2)
     found |= {name: store.open(name).frame() for name in ("rules_exact", "rules_proof")}
     return found
 

@@ -30,6 +30,17 @@ def test_an_estimate_is_worded_with_the_interval_that_it_has():
     assert stats.format_estimates(pd.DataFrame([row])) == ["0.50 [-0.25, 1.00]"]
 
 
+@pytest.mark.parametrize(("low", "high", "words"), [
+    (0.92, 1.06, "between 8 % slower and 6 % faster"), (1.04, 1.31, "between 4 % faster and 31 % faster")])
+def test_an_interval_of_speeds_is_worded_as_an_equivalence(low, high, words):
+    assert stats.equivalence(stats.Estimate(1.0, low, high, 13)) == words
+
+
+def test_units_are_counted_and_few_raced_ones_make_an_approximate_interval():
+    counts = [stats.format_counts(stats.Estimate(1.0, 0.9, 1.1, 39, raced)) for raced in (None, 13, 8)]
+    assert counts == ["n = 39", "n = 13 of 39", "n = 8 of 39, an approximate interval: 93 % coverage in simulation"]
+
+
 def test_value_is_the_ratio_of_sums_and_not_the_mean_of_ratios():
     found = stats.ratio([10, 1], [10, 2], draws())
     assert found.value == pytest.approx(11 / 12)
@@ -65,13 +76,15 @@ def test_ratio_of_sums_is_covered_as_often_as_promised(prompts, monkeypatch):
 def test_paired_difference_is_covered_and_narrower_than_the_unpaired_one(monkeypatch):
     monkeypatch.setattr(stats, "RESAMPLES", 500)
     generator, covered, widths, apart = draws(2), [], [], []
-    for _ in range(600):
-        level, rounds = generator.normal(2, 1, 25), np.full(25, 20)
-        base, better = (rounds * (level + lift) + generator.normal(0, 2, 25) for lift in (0, 0.3))
-        found = stats.difference(better, rounds, base, rounds, generator)
+    for _ in range(300):
+        level = generator.normal(2, 1, 25)
+        rows = pd.concat([pd.DataFrame({"prompt": range(25), "rounds": 20, "shape": shape,
+                                        "accepted": 20 * (level + lift) + generator.normal(0, 2, 25)})
+                          for shape, lift in (("base", 0), ("better", 0.3))]).assign(all="")
+        found = stats.compare(rows, ["all"], "shape", "base", "accepted", "rounds", generator).iloc[0]
         covered.append(found.low <= 0.3 <= found.high)
         widths.append(found.high - found.low)
-        alone = stats.ratio(better, rounds, generator)
+        alone = stats.summarise(rows, ["shape"], "accepted", "rounds", generator).iloc[1]
         apart.append(alone.high - alone.low)
     assert 0.92 <= np.mean(covered) <= 0.98
     assert np.mean(widths) < 0.3 * np.mean(apart)
@@ -107,10 +120,10 @@ def test_few_prompts_have_a_value_but_no_interval(prompts):
     assert not np.isnan(stats.ratio([3] * stats.FEWEST, [4] * stats.FEWEST, draws()).low)
 
 
-def test_nothing_to_divide_by_is_nan_and_no_prompts_are_an_error():
-    assert np.isnan(stats.ratio([0, 0], [0, 0], draws()).value)
-    with pytest.raises(ValueError, match="at least one unit"):
-        stats.ratio([], [], draws())
+def test_nothing_to_divide_by_is_nan_and_draws_without_a_denominator_are_left_out():
+    assert np.isnan(stats.ratio([0] * 8, [0] * 8, draws()).value)
+    found = stats.ratio([0] * 7 + [3], [0] * 7 + [6], draws())
+    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
 
 
 def table(prompts: int = 20) -> pd.DataFrame:
@@ -155,3 +168,38 @@ def test_turns_of_a_conversation_are_one_unit():
     rows = table(16).assign(prompt=lambda rows: [f"c{int(name[1:]) // 2}{units.TURN}{int(name[1:]) % 2}"
                                                  for name in rows["prompt"]])
     assert stats.summarise(rows, ["family"], "accepted", "rounds", draws()).n.tolist() == [8, 8]
+
+
+# --------------------------------------------------------------------------------------------------------------- speeds
+
+
+def simulated_coverage(raced: int, units: int, law: str, generator: np.random.Generator, repeats: int) -> float:
+    """The share of intervals by `two_phase` that contain the true value, for predictions that vary by 0.3 (in logs)
+    between units and are 8 % off; law: of the predictions, "normal", "gamma" (of shape 1.5, skewed) or "standard_t" (of
+    4 degrees, with heavy tails). In 4000 repeats the least over all laws, for 8, 9, 10, 11, 12, 13 raced units of as many
+    or of 39, was 93.5, 93.8, 93.5, 93.7, 93.5 and 93.3 %.
+    """
+    shape, mean, spread = {"normal": ((), 0, 1), "gamma": ((1.5,), 1.5, 1.5**0.5), "standard_t": ((4,), 0, 2**0.5)}[law]
+    hits = 0
+    for _ in range(repeats):
+        predicted = 0.3 * (getattr(generator, law)(*shape, size=units) - mean) / spread
+        measured = predicted[:raced] + generator.normal(0, 0.08, raced)
+        estimate = stats.two_phase(measured, predicted[:raced], predicted[raced:], generator)
+        hits += estimate.low <= 1 <= estimate.high
+    return hits / repeats
+
+
+@pytest.mark.parametrize("law", ["normal", "gamma", "standard_t"])
+@pytest.mark.parametrize(("raced", "units"), [(13, 39), (8, 39), (8, 8)])
+def test_two_phase_intervals_cover_as_they_say(raced, units, law):
+    assert simulated_coverage(raced, units, law, draws(1), 1000) >= stats.COVERAGE / 100 - 0.008, "a standard error"
+
+
+def test_a_two_phase_estimate_is_the_mean_of_all_predictions_with_the_mean_error_of_those_measured():
+    predicted, others, errors = draws(3).normal(0.5, 0.3, 13), draws(4).normal(0.5, 0.3, 26), draws(5).normal(0.05, 0.1, 13)
+    found = stats.two_phase(predicted + errors, predicted, others, draws())
+    assert found.value == pytest.approx(np.exp(np.mean([*predicted, *others]) + errors.mean()))
+    assert (found.n, found.raced) == (39, 13) and found.low < found.value < found.high
+    alone = stats.two_phase(predicted, 0 * predicted, others[:0], draws())
+    assert alone.value == pytest.approx(np.exp(predicted.mean())) and (alone.n, alone.raced) == (13, 13)
+    assert found.high / found.low < alone.high / alone.low, "predictions of the other units narrow the interval"

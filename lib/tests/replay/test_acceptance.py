@@ -20,18 +20,16 @@ CHAIN = shapes.chain(DEPTH)
 
 
 def recorded(seed=0):
-    made = synthetic(np.random.default_rng(seed), rows=30, width=24)
-    return replace(made, labels=LABELS, prompts=tuple(f"p{i // 3}" for i in range(30)),
-                   loops=np.maximum(made.lengths - 6, 0))
+    return replace(synthetic(np.random.default_rng(seed), rows=30, width=24), labels=LABELS)
 
 
-def of_ranks(ranks, prompts=None, kinds=None):
-    """A trace of these ranks int[N, L], without ends or loops."""
+def of_ranks(ranks):
+    """A trace of these ranks int[N, L], without ends."""
     ranks = np.asarray(ranks, dtype=np.int32)
     rows, width = ranks.shape
     made, full = synthetic(np.random.default_rng(0), rows=rows, width=width), np.full(rows, width)
-    return replace(made, ranks={"d": ranks}, tokens=np.zeros((rows, width + 1), np.int32), lengths=full, loops=full,
-                   labels=LABELS, prompts=prompts or made.prompts, kinds=kinds or made.kinds)
+    return replace(made, ranks={"d": ranks}, tokens=np.zeros((rows, width + 1), np.int32), lengths=full,
+                   labels=LABELS)
 
 
 def test_a_tally_counts_every_round_once():
@@ -40,9 +38,8 @@ def test_a_tally_counts_every_round_once():
     table = acceptance.tally_walk(made, rounds)
     assert table["rounds"].sum() == len(rounds.rows) and table["accepted"].sum() == rounds.accepted.sum()
     assert (table["drafted"] == table["rounds"] * tree.budget).all()
-    assert table[table.stretch == "loop"]["rounds"].sum() == (rounds.starts >= made.loops[rounds.rows]).sum()
-    empty = acceptance.evaluate(made.select(np.zeros(30, bool)), "d", [("chain", 2, shapes.chain(2))])
-    assert empty.empty and {"rounds", "accepted", "family", "target"} <= {*empty.columns}
+    assert table["prompt"].tolist() == list(made.prompts), "prompts without a round have a row too"
+    assert table["rounds"].tolist() == np.bincount(rounds.rows, minlength=30).tolist()
 
 
 def test_depths_add_up_to_the_accepted_length():
@@ -50,40 +47,42 @@ def test_depths_add_up_to_the_accepted_length():
     rounds = acceptance.rounds_of(made, tree, "d")
     depth = acceptance.by_depth(made, tree, rounds)
     table = acceptance.tally_walk(made, rounds)
-    assert depth["accepted"].sum() == table[table.stretch == "before"]["accepted"].sum()
+    assert depth["accepted"].sum() == table["accepted"].sum()
     wide = depth.groupby("depth")[["rounds", "reached", "accepted"]].sum()
     assert wide.loc[1, "reached"] == wide.loc[1, "rounds"]  # every round is at the root, which has children
     assert (wide["accepted"] <= wide["reached"]).all()
     assert (wide["reached"].to_numpy()[1:] <= wide["accepted"].to_numpy()[:-1]).all()
 
 
-def test_acceptance_by_rank_counts_positions_before_loops():
-    made = recorded()
-    ranks = np.concatenate([made.ranks["d"][i, : min(made.loops[i], made.lengths[i])] for i in range(30)])
+def test_acceptance_by_rank_counts_positions_before_the_limit():
+    made = synthetic(np.random.default_rng(0), rows=30, width=24, ranks=20, beyond=5)
+    ranks = np.concatenate([made.ranks["d"][i, : made.lengths[i]] for i in range(30)])
     by_rank = acceptance.acceptance_by_rank(made, "d")
-    assert by_rank[:4] == pytest.approx(np.bincount(ranks, minlength=4) / len(ranks))
-    assert acceptance.by_rank(made, "d")["positions"].sum() == len(ranks)
+    assert by_rank == pytest.approx(np.bincount(ranks)[:16] / len(ranks))
+    counts = acceptance.by_rank(made, "d").groupby("rank")[["positions", "count"]].sum()
+    assert (counts["positions"] == len(ranks)).all() and counts["count"].sum() == len(ranks)
+    assert counts.loc[16, "count"] == (ranks >= 16).sum()
     by_depth = acceptance.acceptance_by_depth_and_rank(made, "d")
     assert by_depth[0] == pytest.approx(by_rank) and by_depth.shape == (64, 16)
 
 
 def test_grown_trees_gain_the_most_on_what_they_were_grown_from():
     made = of_ranks(np.minimum(np.random.default_rng(1).geometric(0.5, (30, 24)) - 1, 9))
-    gained = {family: replay.accepted_lengths(made, acceptance.family_tree(family, 12, made, "d"), "d").mean()
-              for family in ("optimal", "chain", "kary:2", "star")}
-    assert max(gained, key=gained.get) == "optimal"
+    gained = {family: replay.accepted_lengths(made, acceptance.tree_of(f"{family}@12", made, "d"), "d").mean()
+              for family in ("frequent", "optimal", "chain", "kary:2", "star")}
+    assert sorted(gained, key=gained.get)[-2:] == ["optimal", "frequent"]
 
 
 def agreeing(beyond):
     """Texts of LIMIT transitions and some beyond; rank 0 where the drafter agrees."""
     made = of_ranks(np.random.default_rng(0).random((ROWS, LIMIT + beyond)) >= AGREES)
-    limits = np.full(ROWS, LIMIT)
-    return replace(made, lengths=limits, loops=limits, ended=np.zeros(ROWS, bool), labels=LABELS)
+    return replace(made, lengths=np.full(ROWS, LIMIT), ended=np.zeros(ROWS, bool))
 
 
 @pytest.mark.parametrize("beyond", [DEPTH + 1, 0], ids=["decided past the limit", "a log that ends"])
 def test_counted_rounds_recover_the_mean(beyond):
-    rows = acceptance.evaluate(agreeing(beyond), "d", [("chain", DEPTH, CHAIN)])
+    made = agreeing(beyond)
+    rows = acceptance.tally_walk(made, acceptance.rounds_of(made, CHAIN, "d"))
     mean = stats.ratio(rows["accepted"], rows["rounds"], np.random.default_rng(1))
     assert mean.low < TRUE < mean.high and mean.high - mean.low < 0.06
 

@@ -33,7 +33,7 @@ def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
     shape = len(texts), depth
     zeros = np.zeros(shape, np.float32)
     whole = np.full(len(texts), depth)
-    made = replay.Trace(np.array([(0, *text) for text in texts], dtype=np.int32), whole, whole > 0, whole,
+    made = replay.Trace(np.array([(0, *text) for text in texts], dtype=np.int32), whole, whole > 0,
                         p.gather(1, tokens[:, None]).numpy().reshape(shape),
                         {"d": np.zeros(shape, np.int32)}, {"d": q.gather(1, tokens[:, None]).numpy().reshape(shape)},
                         {"d": zeros}, tuple("".join(map(str, text)) for text in texts), ("k",) * len(texts),

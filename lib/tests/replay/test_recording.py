@@ -11,8 +11,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib import replay
 from lib.drafters.drafter import Drafter
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.text_drafters import LookupDrafter
 from lib.models.load import Pair
-from lib.models.prompts import PromptSet
 from lib.replay import recording
 from lib.tests import small_models
 from lib.tests.replay.test_replay import synthetic
@@ -82,7 +83,7 @@ def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
     at_once = replay.read(TARGET, models, texts(), temperature=1.0)
     monkeypatch.setattr(recording, "MOST_PROBABILITIES", 1)
     one_by_one = replay.read(TARGET, models, texts(), temperature=1.0)
-    for name in ("tokens", "lengths", "loops"):
+    for name in ("tokens", "lengths"):
         assert np.array_equal(getattr(at_once, name), getattr(one_by_one, name))
     assert np.array_equal(at_once.ranks["d"], one_by_one.ranks["d"])
     assert np.array_equal(at_once.ranks["h"], one_by_one.ranks["h"]) and at_once.ranks["h"].shape == (6, 8, 8)
@@ -125,7 +126,6 @@ def test_a_trace_goes_on_past_the_limit():
     made, longer = record(max_new_tokens=6, beyond=5), record(max_new_tokens=6, beyond=30)
     assert (made.lengths == 6).all() and (made.ends == 11).all() and not made.ended.any()
     assert np.array_equal(longer.tokens[:, :12], made.tokens)
-    assert np.array_equal(longer.loops, made.loops), "a loop past the limit is none"
     assert [made.starts(depth)[0] for depth in (0, 4, 5, 7, 40)] == [6, 6, 6, 4, 0]
     eos = int(made.tokens[0, 8])
     ended = record(max_new_tokens=6, beyond=5, eos_token_id=eos)
@@ -153,27 +153,18 @@ def test_a_recording_continues_with_its_undamaged_batches(temperature, damage, t
     assert again.labels == whole.labels and again.prompts == whole.prompts
 
 
-def test_all_temperatures_are_recorded_with_the_prompts_that_choose(tmp_path):
-    prompts = PromptSet(tuple("abcd"), ("k",) * 4, tuple(small_models.prompts(0, (70, 80, 66, 90))))
-    made = recording.record_all(recording.Competitors([PAIR]), prompts, ["a"], temperatures=[0.0, 1.0], tokens=6,
-                                seed=0, folder=tmp_path)
-    assert [one.trace.labels["temperature"] for one in made] == [0.0, 1.0] and len([*tmp_path.iterdir()]) == 2
-    choosing, judged = made[1].halves()
-    assert choosing.trace.prompts == ("a",) and judged.trace.prompts == tuple("bcd")
-    assert [len(ids) for ids in judged.prompts] == [80, 66, 90]
+def two_drafters(pairs, look_up):
+    return {"d": LanguageModelDrafter(pairs[0].draft_model), look_up: LookupDrafter()}
 
 
-def test_competitors_are_the_models_of_the_pairs_or_the_named_drafters(capsys):
-    assert recording.Competitors([PAIR]) == {"d": DRAFTER}
-    assert list(recording.Competitors([PAIR], ["sam", "model"])) == ["sam", "d"]
-    with pytest.raises(ValueError, match="drafter 'adaptive' depends on more than the text.*notebook 5"):
-        recording.Competitors([PAIR], ["model", "adaptive"])
-    with pytest.raises(ValueError, match="drafters are sam, of which none has ranks; add"):
-        recording.Competitors([PAIR], ["sam"])
-    alone = recording.Competitors([Pair("t", TARGET, None, Tokenizer(), "t", "none")])
-    assert list(alone.of_ranks) == ["ngrams"] and {*alone} >= {"ngrams", "lookup", "sam"}
-    assert list(recording.Competitors([PAIR], ["model", "ngrams"], longest=300)) == ["ngrams"]
-    assert "d is left out: prompt and new tokens need 300 positions" in capsys.readouterr().out
+def test_competitors_are_made_anew_from_what_made_them():
+    known = recording.Competitors(two_drafters, [PAIR], "lookup")
+    assert list(known) == ["d", "lookup"] and recording.of_ranks(known) == {"d": DRAFTER}
+    made, arguments = known.__reduce__()
+    assert list(made(*arguments)) == list(known)
+    settings = {"names": NAMES, "kinds": KINDS, "max_new_tokens": 5}
+    recorded = replay.record(TARGET, known, PROMPTS, **settings)
+    assert np.array_equal(recorded.ranks["d"], record(max_new_tokens=5).ranks["d"])
 
 
 def test_a_saved_trace_comes_back_small(tmp_path):
@@ -185,16 +176,18 @@ def test_a_saved_trace_comes_back_small(tmp_path):
     assert made.lengths.sum() > 19_000 and path.stat().st_size < 2e6
     with np.load(path) as file:
         assert file["ranks.d"].dtype == np.int16 and file["tokens"].dtype == np.int8
-    for name, kind in {"tokens": np.int32, "lengths": np.int64, "loops": np.int64}.items():
+    for name, kind in {"tokens": np.int32, "lengths": np.int64}.items():
         assert np.array_equal(getattr(read, name), getattr(made, name)) and getattr(read, name).dtype == kind
     assert np.array_equal(read.ranks["d"], made.ranks["d"]) and read.ranks["d"].dtype == np.int32
     assert read.kinds == made.kinds and (read.chances["d|multi_step|2"] == 0.25).all()
     assert [file.name for file in tmp_path.iterdir()] == ["t.npz"]
 
 
-@pytest.mark.parametrize("tokens, start", [
-    ([1, 2, 3] + [7, 8] * 8, 5),  # the first cycle is new, its repetition is not
-    ([5] * 12, 1), ([*range(30)], 29),
-    ([1, 2, 3] * 2, 5)])  # twice is no loop
-def test_loops_are_found_where_they_begin(tokens, start):
-    assert replay.loop_start(tokens) == start
+@pytest.mark.parametrize(("tokens", "does"), [
+    ([7, 8] * 8, True), ([5] * 12, True), ([*range(30)], False), ([1, 2, 3] * 2, False),
+    ([*range(64), *[1] * 60], False),  # the loop begins after what counts
+    ([token for number in range(8) for token in (*range(50, 66), number)], True)])  # with numbers in between
+def test_texts_that_loop_are_found(tokens, does):
+    assert replay.loops(tokens) == does
+    made = replay.read(None, {}, texts([tokens, [1, 2, 3]]))
+    assert made.looping.tolist() == [does, False]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lib.drafters import filling
-from lib.measure.rules import g_test
+from lib.study.rules import g_test
 from lib.trees import Tree, named, shapes
 from lib.trees.growth import Costs
 from lib.verify import RULES, Draft, GeneratorDraws, proof, rules, verify

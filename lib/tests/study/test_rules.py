@@ -1,53 +1,67 @@
 """The study of rules: its rows are those of the enumeration, and its test of a law has the stated level and power."""
 
-import pandas as pd
+from itertools import product
+
 import pytest
 import torch
 from scipy import stats
 
 from lib.lab.chapter import Store
 from lib.lab.tables import read
-from lib.measure import rules
 from lib.models.load import Pair
+from lib.models.prompts import PromptSet
+from lib.study import rules
 from lib.tests import small_models
-from lib.trees import named, shapes
-from lib.verify import warp
-from lib.verify import proof
+from lib.trees import named
+from lib.verify import RULES, proof, warp
 from lib.verify.proof import Logits
 
-SETTING = dict(vocabulary=3, seed=0, languages=2, agreements=[0.7], temperatures=[0.5, 1.0])
+
+def exact(folder, shape, cases):
+    keys = [(language, temperature, 0.7, shape, *case) for language, temperature, case
+            in product(range(2), [0.5, 1.0], cases)]
+    rules.fill(Store(folder, "04", "mark").open("rules_exact"), keys, rules.exact_rows, 3, 0)
+    return read(folder, "04_rules_exact")
 
 
-def exact(folder, names, cases):
-    rules.exact(Store(folder, "test"), rules.wanted_rows(names, cases, **SETTING))
-    return read(folder, "rules_exact")
+def is_lossless(rows):
+    return rows["rule"].map(lambda name: RULES[name].lossless)
 
 
 def test_rows_hold_every_rule(tmp_path):
     cases = {shape: rules.sampled_rules(named(shape)) for shape in ("chain:2", "star:2")}
     for shape, pairs in cases.items():
-        rows = exact(tmp_path, [shape], pairs)
+        rows = exact(tmp_path, shape, pairs)
     assert len(rows) == 2 * 2 * sum(map(len, cases.values()))
-    lossless = rows["lossless"]
+    lossless = is_lossless(rows)
     assert rows[lossless]["distance"].max() < 1e-12 and rows[~lossless]["distance"].max() > 0.01
+
+
+def test_a_study_enumerates_all_rules_and_compares_in_pairs():
+    rows = rules.cases_of(["chain:2", "star:2"], ["chain:1"], 0.8, [0.5])
+    for shape in ("chain:2", "star:2"):
+        assert {row[2:] for row in rows if row[:2] == (0.8, shape)} == {*rules.sampled_rules(named(shape))}
+    assert {row[1:3] for row in rows if row[0] == 0.5} == {
+        ("star:2", "without_replacement"), ("star:2", "multi_step"), ("chain:1", "multi_step"), ("chain:1", "block")}
 
 
 def test_what_a_table_has_is_not_computed_again(tmp_path, monkeypatch):
     cases = [("naive", "top_k"), ("traversal", "without_replacement")]
-    first = exact(tmp_path, ["chain:1"], cases)
-    monkeypatch.setattr(proof, "law", None)
-    assert exact(tmp_path, ["chain:1"], cases[::-1]).equals(first)
+    first = exact(tmp_path, "chain:1", cases)
+    monkeypatch.setattr(proof, "law_of", None)
+    assert exact(tmp_path, "chain:1", cases[::-1]).equals(first)
     with pytest.raises(TypeError):
-        exact(tmp_path, ["star:2"], cases)
+        exact(tmp_path, "star:2", cases)
 
 
 def test_the_proof_has_every_rule(tmp_path):
-    rules.proof(Store(tmp_path, "test"), ["star:2", "chain:1"], random=2)
-    rows = read(tmp_path, "rules_proof")
-    assert rows[rows["lossless"]]["worst"].max() < 1e-12 < 0.01 < rows[rows["rule"] == "conservative"]["worst"].max()
-    shown = set(zip(rows["rule"], rows["proposal"]))
-    assert shown == {*rules.sampled_rules(shapes.star(2)), *rules.sampled_rules(shapes.chain(1))}
-    assert set(rows[rows["kind"] == "random"]["languages"]) == {2}
+    table = Store(tmp_path, "04", "mark").open("rules_proof")
+    keys = [(shape, kind, *case) for shape, kind in product(["star:2", "chain:1"], [rules.RANDOM, rules.HARDEST])
+            for case in rules.sampled_rules(named(shape))]
+    rules.fill(table, keys, rules.proof_rows, 2)
+    rows = table.frame()
+    assert rows[is_lossless(rows)]["worst"].max() < 1e-12 < 0.01 < rows[rows["rule"] == "conservative"]["worst"].max()
+    assert table.keys() == {*keys} and set(rows[rows["kind"] == "random"]["languages"]) == {2}
 
 
 def test_languages_agree_as_much_as_they_are_told():
@@ -108,12 +122,27 @@ def test_the_law_of_a_model_is_the_product_of_its_conditionals():
     assert all(chance == pytest.approx(float(whole[cell]), abs=1e-12) for cell, chance in law.items())
 
 
-def test_the_loop_writes_the_targets_law(tmp_path):
+@pytest.fixture(scope="module")
+def pair():
     target = small_models.llama(1)
-    pair = Pair("t/d", target, small_models.related(target, 2, 0.3), None, "t", "d")
-    setting = rules.LawTest("expansion:2,1", temperature=1.0, top_k=3, length=2, samples=256, seed=0)
-    tested = [("naive", "top_k"), ("traversal", "without_replacement")]
-    rules.law_tests(Store(tmp_path, "test"), pair, {"p": torch.tensor([3, 1, 4])}, tested, setting)
-    rows: pd.DataFrame = read(tmp_path, "rules_law")
-    assert (rows["p_value"] > rules.LEVEL / 2).all() and set(rows["dtype"]) == {"float64"}
-    assert rows["visible"].tolist() == pytest.approx([rules.visible(k, 256, rules.LEVEL / 2) for k in rows["degrees"]])
+    return Pair("t/d", target, small_models.related(target, 2, 0.3), None, "t", "d")
+
+
+def test_the_loop_writes_the_targets_law(pair, tmp_path):
+    """With every lossless rule."""
+    setting = rules.Decoding("expansion:2,1", temperature=1.0, new_tokens=2, seed=0, top_k=3)
+    rules.law_tests(Store(tmp_path, "04", "mark"), pair, {"p": torch.tensor([3, 1, 4])}, setting, samples=256)
+    rows = read(tmp_path, "04_rules_law")
+    level = rules.LEVEL / len(rules.LOSSLESS)
+    assert rows["rule"].tolist() == [*rules.LOSSLESS] and (rows["p_value"] > level).all()
+    assert rows["visible"].tolist() == pytest.approx([rules.visible(k, 256, level) for k in rows["degrees"]])
+
+
+def test_live_rounds_yield_the_tokens_of_each_prompt(pair, tmp_path):
+    """Accepted tokens and a bonus token per round make the text, which the last round may go beyond."""
+    prompts = PromptSet(("a", "b"), ("chat", "chat"), (torch.tensor([3, 1, 4]), torch.tensor([1, 5])), (1, 1))
+    setting = rules.Decoding("expansion:2,1", temperature=1.0, new_tokens=7, seed=0)
+    rules.live(Store(tmp_path, "04", "mark"), pair, prompts, [setting])
+    rows = read(tmp_path, "04_rules_live")
+    assert list(zip(rows["rule"], rows["prompt"])) == [*product(rules.LOSSLESS, "ab")]
+    assert (1 + rows["accepted"] + rows["rounds"]).between(7, 7 + 2).all() and not rows["loops"].any()

@@ -1,0 +1,172 @@
+"""Live decoding for what no trace decides, and one answer to look at: the tables "live", "expected" and "answer".
+
+Rules that sample their children decode live, beside their expectation from text that the target wrote. Drafters whose
+drafts depend on more than the text, such as adaptive ones, decode live greedily, one prompt at a time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from itertools import product
+
+import numpy as np
+import pandas as pd
+
+from lib.decoding.loop import generate, in_batches
+from lib.decoding.walkthrough import walk
+from lib.drafters.drafter import LIVE, Drafter
+from lib.drafters.registry import DRAFTERS, make, parse
+from lib.lab import cluster
+from lib.lab.chapter import Store
+from lib.models.prompts import PromptSet
+from lib.replay import acceptance, expectation, recording
+from lib.replay.trace import Trace, loops
+from lib.trees import named
+from lib.trees.picture import visible
+from lib.trees.tree import Tree
+from lib.verify.rules import SIMPLEST
+
+SAMPLED_ROWS = 16  # prompts per batch of sampled decoding
+BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
+PROPOSALS = {rule: proposal for proposal, rule in SIMPLEST.items()}
+CONTEXT = 60  # characters of context kept per round
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A drafter's spec, a verification rule, the name of a tree's shape, and a temperature."""
+
+    drafter: str
+    rule: str
+    shape: str
+    temperature: float
+
+
+def greedy_settings(specs: Sequence[str], shapes: Sequence[str]) -> list[Setting]:
+    """Drafters that decode greedily, with each shape."""
+    return [Setting(spec, "greedy", shape, 0.0) for spec, shape in product(specs, shapes)]
+
+
+def sampled_settings(shapes: Sequence[str], temperatures: Sequence[float]) -> list[Setting]:
+    """Each proposal of the draft model under its simplest rule, for each shape and temperature above 0."""
+    return [Setting("model", rule, shape, temperature)
+            for shape, temperature, rule in product(shapes, filter(None, temperatures), PROPOSALS)]
+
+
+def decode(store: Store, pairs: Sequence, prompts: PromptSet, settings: Sequence[Setting], plain: Mapping[str, list],
+           new_tokens: int, seed: int) -> None:
+    """Adds the missing rows of the table "live". pairs: of one target. plain: by prompt the target's greedy text."""
+    table, target = store.open("live"), pairs[0].target_name
+    done = {key[:5] for key in table.keys()}
+    missing = [setting for setting in settings if (target, *astuple(setting)) not in done]
+    for rows in cluster.spread(live_rows, missing, pairs, prompts, plain, new_tokens, seed):
+        table.extend(rows)
+
+
+def live_rows(setting: Setting, pairs: Sequence, prompts: PromptSet, plain: Mapping[str, list], new_tokens: int,
+              seed: int) -> pd.DataFrame:
+    """A row for each prompt."""
+    drafter, rounds, texts = drafter_of(setting, pairs), [], []
+    batches = in_batches(prompts.ids, SAMPLED_ROWS if setting.temperature else 1)
+    for number, (ids, mask) in enumerate(batches):
+        done = generate(pairs[0].target, drafter, ids, attention_mask=mask, shape=setting.shape, rule=setting.rule,
+                        temperature=setting.temperature, max_new_tokens=new_tokens,
+                        eos_token_id=pairs[0].eos_token_ids, generator=cluster.seeded(seed, *astuple(setting), number))
+        rounds += [(len(texts) + record.row, record.drafted, record.accepted) for record in done.rounds]
+        texts += done.new_tokens
+    rows, drafted, accepted = np.array(rounds, dtype=np.int64).reshape(-1, 3).T
+    sums = acceptance.tally(prompts.names, prompts.kinds, rows, drafted=drafted, accepted=accepted)
+    same = [bool(setting.temperature) or text == plain[name][: len(text)] for name, text in zip(prompts.names, texts)]
+    return sums.drop(columns="kind").assign(target=pairs[0].target_name, **vars(setting), identical=same,
+                                            loops=list(map(loops, texts)))
+
+
+def drafter_of(setting: Setting, pairs: Sequence) -> Drafter:
+    """The drafter of a setting for pairs of one target; one that merges models takes those of all pairs."""
+    kind, _ = parse(setting.drafter)
+    models = [pair.draft_model for pair in pairs if pair.draft_model is not None]
+    sampling = {"proposal": PROPOSALS[setting.rule], "temperature": setting.temperature} if setting.temperature else {}
+    return make(setting.drafter, pairs[0], sampling | ({"models": models} if kind == "merged" else {}))
+
+
+def possible(pairs: Sequence) -> list[str]:
+    """The specs of the drafters that decode live alone, of those that the target of these pairs can have."""
+    models = sum(pair.draft_model is not None for pair in pairs)
+    able = {name: models >= (2 if name == "merged" else 1) if kind.needs else not kind.drafter.refusal(pairs[0].target)
+            for name, kind in DRAFTERS.items()}
+    return [spec for name, kind in DRAFTERS.items() for spec in kind.specs if able[name] and is_live(spec)]
+
+
+def is_live(spec: str) -> bool:
+    """Whether no trace decides the rounds of such a drafter; controls are none."""
+    traits = DRAFTERS[parse(spec)[0]].traits
+    return traits.replay == LIVE and not traits.control
+
+
+# --------------------------------------------------------------------------------------------------------- expectations
+
+
+def expect(store: Store, pair, prompts: PromptSet, shapes: Sequence[str], temperatures: Sequence[float],
+           new_tokens: int, seed: int) -> None:
+    """Adds the missing rows of the table "expected": for each prompt, rule, shape and temperature above 0 the chained
+    rounds over a text of `new_tokens` tokens that the pair's target wrote.
+
+    All rules and shapes share the texts of a temperature, so that they are compared on the same ones.
+    """
+    table = store.open("expected")
+    done, trees = {(key[0], key[3]) for key in table.keys()}, {shape: named(shape) for shape in shapes}
+    deepest = max(tree.max_depth for tree in trees.values())
+    siblings = max(len(tree.children(node)) for tree in trees.values() for node in range(tree.size))
+    for temperature in filter(None, temperatures):
+        if (pair.target_name, temperature) in done:
+            continue
+        trace = recording.record(
+            pair.target, {"model": make("model", pair)}, prompts.ids, names=prompts.names, kinds=prompts.kinds,
+            max_new_tokens=new_tokens - 1, beyond=deepest + 1, temperature=temperature, siblings=siblings,
+            eos_token_id=pair.eos_token_ids, seed=f"{seed}/{temperature}")
+        frames = [rows.assign(rule=rule, shape=shape) for shape, tree in trees.items()
+                  for rule, rows in by_rule(trace, tree)]
+        table.extend(pd.concat([overlap(trace), *frames]).assign(
+            target=pair.target_name, temperature=temperature, loops=np.tile(trace.looping, 1 + len(frames))))
+
+
+def overlap(trace: Trace) -> pd.DataFrame:
+    """What one sampled child accepts where a round starts at every position: the mean of 1 - total variation between
+    target and drafter (alpha of Leviathan et al. 2023).
+    """
+    rows, starts = np.nonzero(trace.before_limit)
+    sums = acceptance.tally(trace.prompts, trace.kinds, rows, accepted=trace.alpha["model"][rows, starts].astype(float))
+    return sums.drop(columns="kind").astype({"rounds": float}).assign(rule="overlap", shape="chain:1")
+
+
+def by_rule(trace: Trace, tree: Tree) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The expected rounds and accepted tokens of each prompt, for each rule whose expectation follows from the text."""
+    survival = {rule: expectation.survival(trace, tree, "model", rule) for rule in BY_NODE}
+    if tree.is_path:
+        survival["block"] = expectation.block_survival(trace, tree.max_depth, "model")
+    for rule, chances in survival.items():
+        yield rule, expectation.tally(trace, chances).drop(columns="kind")
+    replayed = acceptance.tally_walk(trace, acceptance.rounds_of(trace, tree, "model"))
+    yield "naive", replayed[["prompt", "rounds", "accepted"]].astype({"rounds": float, "accepted": float})
+
+
+# ----------------------------------------------------------------------------------------------------------- one answer
+
+
+def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, new_tokens: int) -> pd.DataFrame:
+    """The table "answer": the rounds of the first prompt that has any, decoded greedily. A row for each node in order,
+    and one for the bonus token, whose parent is the last accepted node. Tokens and context show white space by signs.
+    No rows where each text ends before its first round.
+    """
+    walks = (walk(pair, drafter, ids, shape, new_tokens=new_tokens) for ids in prompts.ids)
+    frames = []
+    for step in next((steps for steps in walks if steps), []):
+        before = "".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:]
+        unknown = [np.nan] * step.tree.size
+        frames.append(pd.DataFrame({
+            "round": step.number, "node": range(step.tree.size + 1), "parent": step.parents,
+            "rank": [*step.tree.rank.tolist(), 0], "token": [visible(token) for token in (*step.tokens, step.bonus)],
+            "role": step.roles, "probability": [*(step.probabilities or unknown), np.nan],
+            "target_probability": [*(step.target_probabilities or unknown), np.nan],
+            "context": visible(before, CONTEXT)}))
+    return pd.concat(frames, ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape) if frames else \
+        pd.DataFrame()

@@ -1,0 +1,276 @@
+"""Measurements of verification rules: the tables of notebook 04.
+
+Rules are enumerated over languages of a few tokens ("rules_exact", "rules_proof"), decode live on real models
+("rules_live"), and the first tokens of the loop are tested against the target's own distribution ("rules_law").
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+
+import numpy as np
+import torch
+from scipy.special import xlogy
+from scipy.stats import chi2, norm
+from torch import Tensor
+
+from lib.decoding.loop import generate, in_batches
+from lib.decoding.records import Generation
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.forward.load import load_pair, load_pairs
+from lib.lab import cluster
+from lib.lab.chapter import Store
+from lib.lab.tables import Table
+from lib.models import prompts as prompt_files
+from lib.models.prompts import PromptSet
+from lib.replay.recording import room
+from lib.replay.trace import loops
+from lib.study.bench import arranged
+from lib.trees import named
+from lib.trees.tree import Tree
+from lib.verify import proof as enumeration
+from lib.verify.proof import HARD, Language, Law, Logits, random_pair
+from lib.verify.rules import RULES, verify
+from lib.verify.warping import warp
+
+RANDOM, HARDEST = "random", "hard"  # kinds of languages
+# The lossless rules for sampling on trees, each with the proposal that it was made for.
+LOSSLESS = {rule.name: rule.made_for for rule in RULES.values() if rule.lossless and rule.sampled
+            and rule.shapes == "any"}
+Cases = Sequence[tuple[str, str]]  # rules and proposals
+
+LEVEL = 0.05  # of all tests of the law together
+POWER = 0.8  # with which the distance `visible` is detected
+LEAST_EXPECTED = 5.0  # cells with smaller expected counts are pooled
+ROWS = 64  # sequences per batch
+TESTED_TOKENS = 3  # first tokens of a continuation, whose law is tested
+CONTEXT = 8  # last tokens of a prompt that the test begins with
+
+
+def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof_languages: int,
+            proof_shapes: Sequence[str], exact_shapes: Sequence[str], temperatures: Sequence[float], agreement: float,
+            agreements: Sequence[float], chain_lengths: Sequence[int], pairs: Sequence[str], prompts: str,
+            judge_prompts: int, live_shapes: Sequence[str], live_temperatures: Sequence[float], live_tokens: int,
+            samples: int, tested_prompts: int, test_temperature: float, test_top_k: int, dtype: str,
+            seed: int) -> None:
+    """The tables "rules_proof", "rules_exact", "rules_live" and "rules_law"; only missing rows are computed.
+
+    Languages are random, each with a drafter of each agreement. The last two tables need pairs with a draft model. The
+    law is tested on the first of these in float32, since in bfloat16 logits at the cut of top-k are often equal, and
+    another order of additions keeps another token.
+    """
+    proved = [(shape, kind, *case) for shape, kind in product(proof_shapes, (RANDOM, HARDEST))
+              for case in sampled_rules(named(shape))]
+    fill(store.open("rules_proof"), proved, proof_rows, proof_languages)
+    cases = cases_of(exact_shapes, [f"chain:{length}" for length in chain_lengths], agreement, agreements)
+    keys = [(language, temperature, *case) for language, temperature, case
+            in product(range(languages), temperatures, cases)]
+    fill(store.open("rules_exact"), keys, exact_rows, vocabulary, seed)
+    loaded = {name: pair for name, pair in zip(pairs, load_pairs(pairs, dtype=dtype, device=device), strict=True)
+              if pair.draft_model is not None}
+    for name, pair in loaded.items():
+        limit = room([pair], new_tokens=live_tokens, live_tokens=live_tokens, live_shapes=live_shapes)
+        judging, _ = arranged(prompt_files.load(prompts, pair.tokenizer, limit=limit), 0, judge_prompts,
+                              np.random.default_rng(seed))
+        settings = [Decoding(shape, temperature, live_tokens, seed, ends=pair.eos_token_ids)
+                    for shape, temperature in product(live_shapes, live_temperatures)]
+        live(store, pair, judging, settings)
+        if name == next(iter(loaded)):
+            starts = {prompt: ids[-CONTEXT:] for prompt, ids in [*zip(judging.names, judging.ids)][:tested_prompts]}
+            tested = load_pair(name, dtype="float32", device=device)
+            setting = Decoding(live_shapes[0], test_temperature, TESTED_TOKENS, seed, test_top_k)
+            law_tests(store, tested, starts, setting, samples)
+
+
+# ------------------------------------------------------------------------------------------------------- enumeration
+
+
+def cases_of(shapes: Sequence[str], chains: Sequence[str], agreement: float,
+             agreements: Sequence[float]) -> list[tuple[float, str, str, str]]:
+    """What is enumerated for each language and temperature: agreement, shape, rule and proposal.
+
+    Every rule with every proposal; and with each of `agreements`, beside independent samples that are decided by token,
+    on trees drawing without replacement, and on chains deciding by path.
+    """
+    rows = [(agreement, shape, *case) for shape in shapes for case in sampled_rules(named(shape))]
+    compared = {shape: "without_replacement" for shape in shapes if not shape.startswith("chain")}
+    compared |= dict.fromkeys(chains, "block")
+    rows += [(other, shape, name, RULES[name].made_for) for shape, rule in compared.items() for other in agreements
+             for name in ("multi_step", rule)]
+    return list(dict.fromkeys(rows))
+
+
+def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
+    """Every rule for a tree above temperature 0, with every proposal that it is valid for."""
+    fitting = [rule for rule in RULES.values() if rule.shapes == "any" or tree.is_path]
+    return [(rule.name, proposal) for rule in fitting if rule.sampled for proposal in sorted(rule.proposals)]
+
+
+def laws(cases: Cases, target: Language, drafter: Language, tree: Tree) -> Iterator[tuple[str, str, Law]]:
+    """Each rule and proposal with the law of its round; the drafts of a proposal are enumerated once."""
+    drafts = {}
+    for rule, proposal in cases:
+        if proposal not in drafts:
+            drafts[proposal] = [*enumeration.drafts(drafter, tree, proposal)]
+        yield rule, proposal, enumeration.law_of(partial(verify, rule), target, drafts[proposal])
+
+
+def fill(table: Table, keys: Iterable[tuple], function: Callable, *arguments) -> None:
+    """The missing rows of a table with these keys, which end with a rule and a proposal: function(piece, *arguments)
+    computes those of a piece, which is the beginning of keys and its cases.
+    """
+    missing: dict[tuple, list[tuple[str, str]]] = {}
+    for *setting, rule, proposal in [key for key in keys if key not in table.keys()]:
+        missing.setdefault(tuple(setting), []).append((rule, proposal))
+    for rows in cluster.spread(function, missing.items(), *arguments):
+        table.extend(rows)
+
+
+def exact_rows(piece: tuple[tuple, Cases], vocabulary: int, seed: int) -> list[dict]:
+    """Rows of the table "rules_exact"."""
+    (language, temperature, agreement, shape), cases = piece
+    tree = named(shape)
+    target_logits = Logits.random(vocabulary, tree.max_depth, torch.Generator().manual_seed(seed + language))
+    related = target_logits.related(agreement, torch.Generator().manual_seed(seed + language + 1_000_003))
+    target = target_logits.language(temperature)
+    return [dict(language=language, temperature=temperature, agreement=agreement, shape=shape, rule=rule,
+                 proposal=proposal, accepted=law.accepted_length,
+                 distance=enumeration.distance(law, target, tree.max_depth + 1))
+            for rule, proposal, law in laws(cases, target, related.language(temperature), tree)]
+
+
+def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
+    """Rows of the table "rules_proof": largest distances over random pairs of languages of three tokens, or over the
+    hard ones of `verify.proof.HARD`.
+    """
+    (shape, kind), cases = piece
+    tree, languages = named(shape), [*map(random_pair, range(random))] if kind == RANDOM else HARD.values()
+    distances = defaultdict(list)
+    for target, drafter in languages:
+        for *case, law in laws(cases, target, drafter, tree):
+            distances[tuple(case)].append(enumeration.distance(law, target, tree.max_depth + 1))
+    return [dict(shape=shape, kind=kind, rule=rule, proposal=proposal, languages=len(values), worst=max(values))
+            for (rule, proposal), values in distances.items()]
+
+
+# -------------------------------------------------------------------------------------------------------- real models
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How prompts are continued, whatever the rule; top_k: tokens that the target's distribution is cut to; ends: the
+    tokens that end an answer.
+    """
+
+    shape: str
+    temperature: float
+    new_tokens: int
+    seed: int
+    top_k: int | None = None
+    ends: tuple[int, ...] = ()
+
+
+def decoded(rule: str, pair, prompts: Sequence[Tensor], setting: Decoding) -> Iterator[Generation]:
+    """Continuations of prompts int64[T], batch by batch, with the proposal that the rule was made for."""
+    drafter = LanguageModelDrafter(pair.draft_model, proposal=LOSSLESS[rule], temperature=setting.temperature)
+    for number, (tokens, mask) in enumerate(in_batches(prompts, ROWS)):
+        yield generate(
+            pair.target, drafter, tokens, attention_mask=mask, shape=setting.shape, rule=rule,
+            temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.new_tokens,
+            eos_token_id=list(setting.ends), generator=cluster.seeded(setting.seed, number * ROWS))
+
+
+def live(store: Store, pair, prompts: PromptSet, settings: Sequence[Decoding]) -> None:
+    """The rows of the table "rules_live" of a pair, for each setting and lossless rule."""
+    table = store.open("rules_live")
+    done = {key[:4] for key in table.keys()}
+    pieces = [(setting, rule) for setting, rule in product(settings, LOSSLESS)
+              if (pair.name, rule, setting.shape, setting.temperature) not in done]
+    for rows in cluster.spread(live_rows, pieces, pair, prompts):
+        table.extend(rows)
+
+
+def live_rows(piece: tuple[Decoding, str], pair, prompts: PromptSet) -> list[dict]:
+    """A row for each prompt, decoded with a setting and a rule."""
+    setting, rule = piece
+    tokens, records = [], []
+    for part in decoded(rule, pair, prompts.ids, setting):
+        records += [(len(tokens) + record.row, record.accepted) for record in part.rounds]
+        tokens += part.new_tokens
+    rows, accepted = np.array(records).reshape(-1, 2).T
+    return [dict(pair=pair.name, rule=rule, shape=setting.shape, temperature=setting.temperature, prompt=name,
+                 loops=loops(text), rounds=int((rows == row).sum()), accepted=int(accepted[rows == row].sum()))
+            for row, (name, text) in enumerate(zip(prompts.names, tokens))]
+
+
+def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], setting: Decoding, samples: int) -> None:
+    """The table "rules_law": for each prompt and lossless rule a test of the first tokens of many continuations.
+
+    pair: with a draft model; prompts: name -> int64[T]. The column `visible` holds for a test at LEVEL / tests, the
+    strictest that Holm's procedure demands of these tests together.
+    """
+    table, level = store.open("rules_law"), LEVEL / max(1, len(prompts) * len(LOSSLESS))
+    for number, (name, prompt) in enumerate(prompts.items()):
+        missing = [rule for rule in LOSSLESS if (name, rule) not in table.keys()]
+        law = law_of(pair.target, prompt, setting.new_tokens, setting.temperature, setting.top_k) if missing else {}
+        drawn = cluster.spread(first_tokens, missing, pair, [prompt] * samples,
+                               replace(setting, seed=setting.seed + number))
+        for rule, tokens in zip(missing, drawn):
+            test = g_test(tokens, law)
+            table.append(prompt=name, rule=rule, **test, visible=visible(test["degrees"], samples, level))
+
+
+def first_tokens(rule: str, pair, prompts: Sequence[Tensor], setting: Decoding) -> list[tuple[int, ...]]:
+    """The first tokens of each prompt's continuation."""
+    return [tuple(tokens) for part in decoded(rule, pair, prompts, setting) for tokens in part.new_tokens]
+
+
+@torch.inference_mode()
+def law_of(target, prompt: Tensor, length: int, temperature: float, top_k: int) -> dict[tuple[int, ...], float]:
+    """The exact law of the next `length` tokens after a prompt int64[T], warped target: top_k^length cells."""
+    law = {(): 1.0}
+    for _ in range(length):
+        texts = torch.stack([torch.cat([prompt, torch.tensor(cell, dtype=torch.long)]) for cell in law])
+        logits = target(texts.to(target.device), logits_to_keep=1).logits[:, -1]
+        probs = warp(logits.double(), temperature, top_k).cpu()
+        law = {(*cell, token): chance * float(row[token]) for (cell, chance), row in zip(law.items(), probs)
+               for token in row.nonzero()[:, 0].tolist()}
+    return law
+
+
+def g_test(emitted: Iterable[tuple[int, ...]], law: Mapping[tuple[int, ...], float]) -> dict:
+    """Tests emitted tokens against their law. A token sequence that the law excludes gives p = 0.
+
+    Returns `statistic`, G = 2 sum n ln(n / expected); `degrees` of freedom; and `p_value`, the chance of a larger G
+    under the law.
+    """
+    counts = Counter(emitted)
+    total = sum(counts.values())
+    expected = {cell: total * chance for cell, chance in law.items() if chance > 0}
+    excluded = sum(count for cell, count in counts.items() if cell not in expected)
+    common = {cell: value for cell, value in expected.items() if value >= LEAST_EXPECTED}
+    cells = [(counts[cell], value) for cell, value in common.items()]
+    rest = sum(expected.values()) - sum(common.values())
+    if rest > 1e-9 * total:
+        cells.append((total - excluded - sum(counts[cell] for cell in common), rest))
+    observed, values = np.array(cells, dtype=float).T
+    statistic, degrees = 2 * float(xlogy(observed, observed / values).sum()), len(cells) - 1
+    p_value = float(chi2.sf(statistic, degrees)) if degrees else 1.0
+    if excluded:
+        statistic, p_value = float("inf"), 0.0
+    return dict(statistic=statistic, degrees=degrees, p_value=p_value)
+
+
+def visible(degrees: int, samples: int, level: float) -> float:
+    """The total variation distance from which on a wrong law is detected with POWER by a G-test at this level.
+
+    A law at distance d has a divergence of at least 2 d^2 (Pinsker), so that G grows by at least 4 n d^2; G is taken as
+    normal, with the mean k + c and variance 2 (k + 2 c) of the non-central chi-squared law. Most wrong laws are
+    detected at smaller distances: this one holds for any.
+    """
+    # (k + c - critical) / sqrt(2 (k + 2 c)) = z is quadratic in the root.
+    z, critical = norm.ppf(POWER), chi2.isf(level, degrees)
+    root = 2 * z + (4 * z**2 + 4 * critical - 2 * degrees) ** 0.5
+    return float(((root**2 / 4 - degrees / 2) / (4 * samples)) ** 0.5)

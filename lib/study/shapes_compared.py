@@ -1,0 +1,280 @@
+"""The tables of notebook 02: what each drafter of each target accepts, by shape, nodes, kind of text and temperature.
+
+One trace of a target serves all drafters and trees (see `study.acceptance`). Trees are grown from the choosing prompts
+and judged on the others by replay, static and grown ones alike; rows are by judged prompt, so that differences can be
+paired and have intervals. What no trace decides decodes live (see `study.live`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from lib.decoding.checks import checkable
+from lib.drafters import vocabulary
+from lib.drafters.drafter import Drafter
+from lib.drafters.registry import BY_RANKS, DRAFTERS, make, parse
+from lib.engines.methods import Way
+from lib.engines.own import Own
+from lib.forward.load import load_pairs
+from lib.forward.packed import parameters_of
+from lib.lab import cluster
+from lib.lab.chapter import Store
+from lib.models import prompts as prompt_files
+from lib.replay import acceptance, atlas, recording
+from lib.replay.acceptance import FREQUENT
+from lib.replay.recording import Competitors
+from lib.replay.simulated import Recorded
+from lib.replay.trace import Trace
+from lib.study import live
+from lib.study.acceptance import record, replay
+from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
+from lib.study.candidates import MODEL, drafters_of, growth_rules, possible
+from lib.trees.names import COMPARED
+
+SMALL = ("chain", "kary:2")  # families of drafters that draft again, which takes time
+CHOSEN = (FREQUENT, "optimal")  # families compared by the text that they need: frequencies of paths, or 16 numbers
+NESTED, LARGEST = ("chain", "kary:2", "optimal"), 32  # families and nodes of trees that are kept at each budget
+DEPTH = 8  # levels of trees that grow in each round
+DRAWS = 5  # of choosing prompts
+
+
+def measure(store: Store, settings) -> None:
+    """Fills the tables prompts, texts, rounds, depth, nodes, rank, vocabulary, choices, live, expected, answer and
+    models. settings: `study.settings.Acceptance`.
+
+    Details, live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that are
+    there are not computed again. With `publish`, greedy traces go to this folder as files of the atlas.
+    """
+    if len(store.open("models").frame()):
+        return  # it is written last
+    loaded = load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device)
+    by_target: dict[str, list] = {}
+    for pair in loaded:
+        by_target.setdefault(pair.target_name, []).append(pair)
+    for target, pairs in by_target.items():
+        plain, is_first = bench_of(store, pairs, settings), target == loaded[0].target_name
+        longest = max(map(len, plain.prompts.ids)) + plain.new_tokens + plain.longest + 1
+        drafters = Competitors(competing, pairs, tuple(settings.drafters), longest, settings.seed)
+        for temperature in settings.temperatures:
+            bench = replace(plain, backend=replace(plain.backend, temperature=temperature))
+            used = drafters if temperature == settings.temperatures[0] else first_ranked(drafters)
+            recorded = record(bench, used)
+            replay_all(bench, recorded, used, settings)
+            if temperature == settings.temperatures[0]:
+                add(store, "vocabulary", coverage(bench, recorded))
+                if settings.publish:
+                    publish(bench, recorded, drafters, Path(settings.publish))
+            if is_first and temperature == settings.temperatures[0]:
+                judge_details(bench, recorded, drafters, settings)
+                decode_live(bench, pairs, recorded, drafters, settings)
+    store.write("models", models(loaded))
+
+
+def bench_of(store: Store, pairs: Sequence, settings) -> Bench:
+    """This project's loop with a target, at work on its prompts. Fills the table "prompts"."""
+    pair, deepest = pairs[0], max(*settings.budgets, settings.budget, *settings.chain_lengths, DEPTH)
+    limit = recording.room(pairs, new_tokens=settings.new_tokens, live_tokens=settings.live_tokens,
+                           live_shapes=settings.live_shapes, deepest=deepest)
+    texts = prompt_files.load(settings.prompts, pair.tokenizer, limit=limit)
+    prompts, parts = arranged(texts, settings.choose_prompts, settings.judge_prompts,
+                              np.random.default_rng(settings.seed))
+    write_prompts(store, prompts, parts)
+    return Bench(Own(pair, prompts.ids), store, pair.target_name, prompts, parts, settings.new_tokens, {1: 0}, deepest,
+                 list(pair.eos_token_ids), settings.seed)
+
+
+def competing(pairs: Sequence, specs: Sequence[str], longest: int, seed: int) -> dict[str, Drafter]:
+    """The drafters whose rounds a trace decides, draft models first: of `specs`, or all that the target can have, and
+    random tokens as a control. ValueError where none has ranks, from which trees are grown.
+    """
+    replayed = [spec for spec in specs or possible(pairs[0])
+                if not live.is_live(spec) and not DRAFTERS[parse(spec)[0]].traits.control]
+    drafters = drafters_of(pairs, sorted(replayed, key=lambda spec: parse(spec)[0] != MODEL), longest)
+    if not recording.of_ranks(drafters):
+        raise ValueError(f"drafters are {', '.join(drafters)}, of which none has ranks; add one, such as ngrams")
+    random = make("random", pairs[0], {"generator": torch.Generator().manual_seed(seed)})
+    return drafters | {"random": random}
+
+
+def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
+    """The first drafter with ranks, whose figures stand first."""
+    name = next(iter(recording.of_ranks(drafters)))
+    return {name: drafters[name]}
+
+
+def add(store: Store, name: str, rows: pd.DataFrame) -> None:
+    """Adds those rows to a table whose keys are missing."""
+    table = store.open(name)
+    done = table.keys()
+    if len(rows):
+        keys = rows[list(table.schema.key)].itertuples(index=False, name=None)
+        table.extend(rows[[key not in done for key in keys]])
+
+
+# --------------------------------------------------------------------------------------------------------------- replay
+
+
+def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
+    """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank"."""
+    choosing, judging = parts_of(bench, recorded)
+    (first,), names = first_ranked(drafters), [bench.prompts.names[row] for row in bench.rows(JUDGING)]
+    done, ranks = bench.store.open("rounds").keys(), []
+    for name, drafter in drafters.items():
+        shapes = checkable(bench.backend.pair.target, shapes_of(drafter, name == first, settings, bench))
+        ways = [way for way in ways_of(name, drafter, choosing, shapes)
+                if not {(*bench.source.values(), name, way.shape_name, prompt) for prompt in names} <= done]
+        replay(bench, recorded, ways, bench.rows(JUDGING))
+        if name in judging.ranks:
+            ranks.append(acceptance.by_rank(judging, name).drop(columns="kind").assign(drafter=name))
+    add(bench.store, "rank", pd.concat(ranks).assign(target=bench.target, temperature=bench.backend.temperature))
+
+
+def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
+    """The choosing and the judging part of a trace, without texts that loop."""
+    used = without_loops(bench)
+    choosing, judging = (recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
+    return choosing, judging
+
+
+def shapes_of(drafter: Drafter, is_first: bool, settings, bench: Bench) -> list[str]:
+    """The names of the trees that a drafter fills: all for the first one with ranks and for those that ranks decide by
+    look-up, few for those that draft again.
+    """
+    traits = drafter.traits
+    if bench.backend.temperature:
+        families, rules, others = ("chain", "optimal"), (), ()
+    else:
+        is_looked_up = traits.replay == BY_RANKS and not traits.reads_text
+        families = families_of(settings) if is_first or is_looked_up else SMALL
+        rules, others = growth_rules(drafter, min(DEPTH, drafter.deepest or DEPTH)), settings.live_shapes
+    names = [shape_name(family, budget) for family, budget in product(families, [*settings.budgets, settings.budget])]
+    names += [shape_name("chain", length) for length in settings.chain_lengths if "chain" in families]
+    names += [f"{rule}@{budget}" for rule, budget in product(rules, (max(1, settings.budget // 4), settings.budget))]
+    return list(dict.fromkeys([*names, *others]))
+
+
+def families_of(settings) -> list[str]:
+    """The families that are compared."""
+    return list(dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), "chain", "optimal"]))
+
+
+def shape_name(family: str, budget: int) -> str:
+    """The name of a family's tree of so many nodes."""
+    return f"{family}:{budget}" if family == "chain" else f"{family}@{budget}"
+
+
+def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str]) -> list[Way]:
+    """A drafter with each tree, those of GROWN from the choosing part of a trace; without deeper trees than it has."""
+    trees = {shape: acceptance.tree_of(shape, choosing, name) for shape in shapes}
+    levels = min(atlas.levels_of(choosing, name) if name in choosing.ranks else np.inf, drafter.deepest or np.inf)
+    return [Way(f"{name}, {shape}", name, tree, shape, drafter) for shape, tree in trees.items()
+            if tree.max_depth <= levels]
+
+
+def judge_details(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
+    """Adds the rows of the tables "depth" and "nodes" of drafters with ranks, and of the first one "choices"."""
+    choosing, judging = parts_of(bench, recorded)
+    main = [shape_name(family, settings.budget) for family in families_of(settings)]
+    small = [shape_name(family, budget) for family, budget in product(NESTED, settings.budgets) if budget <= LARGEST]
+    nodes, depths = [], []
+    for name, shape in product(judging.ranks, dict.fromkeys([*main, *small])):
+        tree, about = acceptance.tree_of(shape, choosing, name), {"drafter": name, "shape": shape}
+        if tree.max_depth <= atlas.levels_of(judging, name):
+            walk = acceptance.rounds_of(judging, tree, name)
+            nodes.append(acceptance.by_node(tree, walk).drop(columns="depth").assign(**about))
+            if shape in main:
+                depths.append(acceptance.by_depth(judging, tree, walk).drop(columns="kind").assign(**about))
+    add(bench.store, "nodes", pd.concat(nodes).assign(target=bench.target))
+    add(bench.store, "depth", pd.concat(depths).assign(target=bench.target))
+    (first,), generator = first_ranked(drafters), np.random.default_rng(settings.seed)
+    rows = choose_from_prompts(choosing, judging, first, settings.budget, generator)
+    add(bench.store, "choices", rows.assign(target=bench.target, drafter=first))
+
+
+def choose_from_prompts(choosing: Trace, judging: Trace, drafter: str, budget: int, generator: np.random.Generator, *,
+                        draws: int = DRAWS) -> pd.DataFrame:
+    """Rows of each tree of CHOSEN grown from 1, 2, 4, ... and all choosing prompts, `draws` nested draws of them each.
+
+    A draw puts the prompts in random order, and its subsets are the beginnings; all prompts give one tree only. Rows of
+    one judged prompt stay together in all draws, so that intervals from resampling prompts hold for the mean of the
+    draws.
+    """
+    names = sorted(set(choosing.prompts))
+    counts = [2**step for step in range(len(names).bit_length()) if 2**step < len(names)]
+    orders = [generator.permutation(names).tolist() for _ in range(draws)]
+    pieces = [(draw, order[:count]) for draw, order in enumerate(orders)
+              for count in (counts if draw else [*counts, len(names)])]
+    return pd.concat(cluster.spread(_chosen_from, pieces, choosing, judging, drafter, budget), ignore_index=True)
+
+
+def _chosen_from(piece: tuple[int, list[str]], choosing: Trace, judging: Trace, drafter: str,
+                 budget: int) -> pd.DataFrame:
+    """The rows of a draw's number and some of its prompts."""
+    draw, prompts = piece
+    text, frames = choosing.select(np.isin(np.array(choosing.prompts), prompts)), []
+    for family in CHOSEN:
+        tree = acceptance.tree_of(f"{family}@{budget}", text, drafter)
+        if tree.max_depth <= atlas.levels_of(judging, drafter):
+            rows = acceptance.tally_walk(judging, acceptance.rounds_of(judging, tree, drafter))
+            frames.append(rows[["prompt", "rounds", "accepted"]].assign(family=family))
+    return pd.concat(frames).assign(draw=draw, prompts=len(prompts))
+
+
+def coverage(bench: Bench, recorded: Recorded) -> pd.DataFrame:
+    """The table "vocabulary" of a target whose frequent tokens ship: how many of each text's tokens are among the first
+    `vocabulary.REDUCED` of them.
+    """
+    if not vocabulary.ships(bench.target):
+        return pd.DataFrame()
+    trace, frequent = recorded.trace, vocabulary.shipped(bench.target, vocabulary.REDUCED).numpy()
+    texts = [row[1 : length + 1] for row, length in zip(trace.tokens, trace.lengths)]
+    return pd.DataFrame(dict(target=bench.target, prompt=trace.prompts, tokens=list(map(len, texts)),
+                             covered=[int(np.isin(text, frequent).sum()) for text in texts]))
+
+
+# ------------------------------------------------------------------------------------------------- live, atlas, models
+
+
+def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
+    """Fills the tables "live", "expected" and "answer" on the prompts that judge."""
+    pair, rows = pairs[0], bench.rows(JUDGING)
+    prompts, shapes = bench.prompts.select(rows), checkable(pair.target, settings.live_shapes)
+    plain = {name: row[row >= 0].tolist() for name, row in zip(recorded.trace.prompts, recorded.trace.tokens)}
+    specs = filter(live.is_live, settings.drafters or live.possible(pairs))
+    live.decode(bench.store, pairs, prompts, live.greedy_settings(specs, shapes), plain, settings.new_tokens,
+                settings.seed)
+    if pair.draft_model is not None:
+        sampled = live.sampled_settings(shapes, settings.temperatures)
+        live.decode(bench.store, pairs, prompts, sampled, plain, settings.live_tokens, settings.seed)
+        live.expect(bench.store, pair, prompts, shapes, settings.temperatures, settings.live_tokens, settings.seed)
+    if not len(bench.store.open("answer").frame()):
+        (name, drafter), = first_ranked(drafters).items()
+        bench.store.write("answer", live.answer(pair, name, drafter, prompts, shapes[-1], settings.live_tokens))
+
+
+def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], folder: Path) -> None:
+    """Writes a greedy trace to a file of the atlas, with the drafts of drafters that grow trees."""
+    trace = recorded.trace
+    chooses = [name for name, part in zip(trace.prompts, bench.parts) if part == CHOOSING]
+    known = Recorded(replace(trace, labels={**trace.labels, "choosing": chooses}), recorded.prompts)
+    growing = {name: drafter for name, drafter in drafters.items() if drafter.traits.grows
+               and drafter.traits.replay == BY_RANKS}
+    atlas.publish(known, growing, folder / f"{bench.target}.continuation.npz".replace("/", "_"))
+
+
+def models(pairs: Sequence) -> pd.DataFrame:
+    """The table "models": each model of the pairs with its size."""
+    by_name = {name: model for pair in pairs for name, model in (
+        (pair.target_name, pair.target), (pair.drafter_name, pair.draft_model)) if model is not None}
+    rows = []
+    for name, model in by_name.items():
+        sizes = model.config.get_text_config()
+        rows.append({"model": name, "parameters": parameters_of(model), "layers": sizes.num_hidden_layers,
+                     "hidden": sizes.hidden_size, "vocabulary": sizes.vocab_size,
+                     "dtype": str(model.dtype).removeprefix("torch.")})
+    return pd.DataFrame(rows)

@@ -1,0 +1,179 @@
+"""The study of attention: each cell gives a row per alternative, with times or a reason; the peaks of the machine."""
+
+import time
+from functools import cache, partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._dynamo.utils import counters
+from torch.utils.flop_counter import FlopCounterMode
+
+from lib.attention.backends import refusal
+from lib.attention.operator import tree_attention
+from lib.lab import processor, timing
+from lib.lab.chapter import Store
+from lib.lab.tables import read, schemas
+from lib.study import attention as study
+from lib.study.attention import FLEX, PREPARE, Cell, Problem
+from lib.trees import Tree
+
+QUICK = [name for name in PREPARE if name != FLEX]
+PEAKS = {"bandwidth": 1e10, "throughput float32": 1e11}
+GRID = dict(device="cpu", batches=[1, 2], prefixes=[8], dtypes=["float32"], query_heads=4, kv_heads=2, head_dim=8,
+            shape="kary:2", repeats=3, cell_seconds=0.5, memory_limit_gb=1.0, compiled=False, seed=0)
+
+
+def cell(batch, prefix, draft, dtype="float32", **changes):
+    return Cell(dtype, batch, prefix, draft, **{"query_heads": 4, "kv_heads": 2, "head_dim": 8} | changes)
+
+
+def measured(cell, **changes):
+    limits = {"seconds": 2.0, "memory_gb": 1.0, "repeats": 3, **changes}
+    rows = study.time_cell(cell, QUICK, PEAKS, generator=torch.Generator().manual_seed(0), **limits)
+    return {row["alternative"]: row for row in rows}
+
+
+@pytest.mark.parametrize("name", QUICK)
+@settings(deadline=None, max_examples=15)
+@given(data=st.data(), nodes=st.integers(1, 12), prefix=st.integers(0, 20), group=st.sampled_from([1, 3]))
+def test_every_alternative_computes_tree_attention(name, data, nodes, prefix, group):
+    """Also when called again: nothing is left over from the first call."""
+    tree = Tree([-1] + [data.draw(st.integers(0, node - 1)) for node in range(1, nodes)])
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, heads, tokens, 8, generator=generator)
+                         for heads, tokens in ((2 * group, nodes), (2, prefix + nodes), (2, prefix + nodes)))
+    if reason := refusal(name, query, key, value):
+        pytest.skip(reason)
+    p = Problem(query, key, value, torch.from_numpy(tree.mask.copy()), prefix)
+    truth = tree_attention(*p.inputs, p.tree_mask, p.prefix, backend="reference")
+    run = PREPARE[name](p)
+    for _ in range(2):
+        torch.testing.assert_close(run(), truth, rtol=0, atol=2e-6)
+
+
+def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
+    """A plain token is a cell like any other."""
+    for measured_cell in (cell(2, 16, 5), cell(1, 8, 1)):
+        rows = measured(measured_cell)
+        assert list(rows) == QUICK and all(list(row) == list(schemas()["attention"].columns) for row in rows.values())
+        timed = {name: row for name, row in rows.items() if not row["skipped"].startswith("refused: ")}
+        assert {*timed} >= {"auto", "folded", "onepass", "dense mask", "node by node"}
+        assert all(row["n"] == 3 and 0 < row["low"] <= row["ms"] <= row["high"] for row in timed.values())
+
+
+def test_a_run_fills_its_tables_and_goes_on_with_the_next_cell(tmp_path, monkeypatch):
+    """What a table holds is not measured again."""
+    monkeypatch.setattr(study, "SIZES", {"cpu": (16,)})
+    monkeypatch.setattr(study, "LEAST_READ", 2**20)
+    monkeypatch.setattr(timing, "LEAST_FLUSHED", 2**20)
+    monkeypatch.setattr(processor, "cache_bytes", lambda: 2**20)
+    study.measure(Store(tmp_path, "03", "mark"), drafts=[1], **GRID)
+    first, time_cell, cells = read(tmp_path, "03_attention"), study.time_cell, []
+    monkeypatch.setattr(study, "time_cell", lambda cell, *names, **limits: cells.append(cell) or time_cell(
+        cell, *names, **limits))
+    study.measure(Store(tmp_path, "03", "mark"), drafts=[1, 4], **GRID)
+    assert [(cell.batch, cell.draft, cell.cold) for cell in cells] == [(1, 4, False), (2, 4, False), (1, 4, True)]
+    rows = read(tmp_path, "03_attention")
+    assert rows["ms"][: len(first)].equals(first["ms"])
+    cold = rows[rows["cold"]]
+    assert set(cold["batch"]) == {1} and set(cold["alternative"]) == set(study.COLD)
+    assert len(rows) == 4 * len(QUICK) + 2 * len(study.COLD) and rows["least_ms"].gt(0).all()
+    peaks = read(tmp_path, "03_peaks").set_index("what")["value"]
+    assert peaks.index.tolist() == ["bandwidth", "throughput float32"] and peaks.between(1e6, 1e15).all()
+
+
+def test_what_does_not_fit_is_skipped_with_the_reason_before_it_is_made(monkeypatch):
+    """Inputs over the memory limit, one alternative's copies over it, or its reads over the limit of time."""
+    rows = measured(cell(10**6, 10**6, 64, query_heads=32, kv_heads=8, head_dim=128))
+    assert {row["skipped"].split(": ")[0] for row in rows.values()} <= {"memory", "refused"}
+    assert "memory: needs" in rows["onepass"]["skipped"] and rows["onepass"]["n"] == 0
+    rows = measured(cell(1, 512, 32), memory_gb=5e-4)
+    assert "memory: needs" in rows["branch batch"]["skipped"] and not rows["folded"]["skipped"]
+    monkeypatch.setitem(PREPARE, "node by node", lambda problem: pytest.fail("was tried"))
+    rows = measured(cell(1, 2**16, 32), seconds=0.01)
+    assert "time: 3 calls of 0.0268 s" in rows["node by node"]["skipped"]
+    assert "estimated" not in rows["folded"]["skipped"]
+
+
+def test_what_fails_or_takes_too_long_is_a_row_with_the_reason(monkeypatch):
+    """A compiler's refusal of one alternative must not cost the times of the others."""
+    def broken(problem):
+        raise RuntimeError("no valid kernel\nand a long trace")
+
+    monkeypatch.setitem(PREPARE, "onepass", broken)
+    monkeypatch.setitem(PREPARE, "node by node", lambda problem: lambda: time.sleep(0.3))
+    rows = measured(cell(1, 8, 4), seconds=0.3)
+    assert rows["onepass"]["skipped"] == "failed: RuntimeError: no valid kernel" and rows["folded"]["n"] == 3
+    assert "time: 3 calls of 0.3" in rows["node by node"]["skipped"]
+
+
+def test_a_number_format_without_units_is_not_measured_and_the_table_says_so(monkeypatch, tmp_path):
+    """A processor with AVX2 alone."""
+    monkeypatch.setattr(processor, "flags", lambda: frozenset({"avx2", "fma"}))
+    rows = measured(cell(1, 8, 4, "bfloat16"))
+    assert {row["skipped"] for row in rows.values()} == {"refused: the processor has no units for bfloat16"}
+    assert all(row["least_ms"] != row["least_ms"] for row in rows.values())
+    for changes, message in (({"dtypes": ["bfloat16"]}, r"\['bfloat16'\], and the processor has no units .* 'float32'"),
+                             ({"query_heads": 5}, "5 over kv_heads 2")):
+        with pytest.raises(ValueError, match=message):
+            study.measure(Store(tmp_path, "03", "mark"), drafts=[1], **GRID | changes)
+
+
+def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():
+    for dtype, within in {"float32": 1e-6, "bfloat16": 6e-3}.items():
+        if processor.slow_dtype(getattr(torch, dtype)) is None:
+            errors = study.error_rows(cell(2, 64, 9, dtype)).set_index("alternative")["error"]
+            assert {"auto", "folded", "onepass", "path by path", "node by node"} <= set(errors.index) <= set(QUICK)
+            assert errors.max() < within
+
+
+@torch.no_grad()
+def test_traced_flex_attention_equals_the_reference_and_no_new_prefix_is_traced_anew(monkeypatch):
+    """Without the compilation of what was traced, which takes a minute."""
+    monkeypatch.setattr(study, "COMPILE", cache(partial(torch.compile, backend="eager")))
+    compiled = []
+    for prefix in (20, 33, 77):
+        p = Problem.random(cell(2, prefix, 9), torch.Generator().manual_seed(prefix))
+        truth = tree_attention(*p.inputs, p.tree_mask, p.prefix, backend="reference")
+        torch.testing.assert_close(PREPARE[FLEX](p)(), truth, rtol=0, atol=2e-6)
+        compiled.append(counters["stats"]["unique_graphs"])
+    assert compiled[1:] == compiled[:1] * 2
+
+
+def test_a_cell_s_roofline_is_the_longer_of_reading_and_arithmetic():
+    """Few nodes wait for memory, many for arithmetic."""
+    few, many = (cell(1, 1000, draft, query_heads=8, head_dim=64).roofline(PEAKS) for draft in (1, 200))
+    assert few["bytes"] == 2 * 2 * 1001 * 64 * 4 + 2 * 8 * 64 * 4
+    assert few["operations"] == 4 * 64 * 8 * 1001
+    assert few["least_ms"] == pytest.approx(1e3 * few["bytes"] / 1e10)
+    assert many["least_ms"] == pytest.approx(1e3 * many["operations"] / 1e11)
+
+
+@pytest.mark.parametrize("fastest", range(3))
+def test_whichever_call_is_fastest_makes_the_throughput(fastest, monkeypatch):
+    """Also the attention kernel, so that none of its cells can lie above a roof that it helped to find."""
+    calls = [(1, 1.0 if number == fastest else 2.0) for number in range(3)]
+    monkeypatch.setattr(study, "counted_calls", lambda dtype, device: iter(calls))
+    monkeypatch.setattr(study, "bytes_per_second", lambda device, seconds: 1.0)
+    monkeypatch.setattr(timing, "shortest", lambda call, device, seconds: call)
+    assert study.peak_rows(["float32"])["value"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_do_the_operations_that_they_count(dtype, monkeypatch):
+    """By torch's own count, which cannot see the kernel's."""
+    monkeypatch.setattr(study, "SIZES", {"cpu": (16, 32)})
+    for size, (operations, call) in zip((16, 32), study.counted_calls(dtype, "cpu")):
+        with FlopCounterMode(display=False) as counted:
+            call()
+        assert counted.get_total_flops() == operations == 2 * size**3
+
+
+def test_memory_is_read_beyond_the_caches(monkeypatch):
+    monkeypatch.setattr(timing, "shortest", lambda call, device, seconds: call().numel() and 1.0)  # one second a call
+    monkeypatch.setattr(study, "LEAST_READ", 2**22)
+    for cached, read_bytes in ((2**20, 2**22), (2**22, 2**23)):
+        monkeypatch.setattr(processor, "cache_bytes", lambda cached=cached: cached)
+        assert study.bytes_per_second("cpu", 0.0) == read_bytes
