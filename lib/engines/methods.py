@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import ROOT_ALONE, Drafter, FirstBranch
 from lib.drafters.registry import make
 from lib.replay import acceptance
-from lib.replay.simulated import Recorded, rounds
+from lib.replay.simulated import Recorded, rounds, rounds_behind
 from lib.trees.growth import Growth
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
@@ -70,7 +71,7 @@ class Method:
         """The way with this number of draft tokens, for a pair."""
         setting = replace(self.setting(pair), tokens=tokens)
         return Way(f"{self.label}:{tokens}", self.label, self.shape(tokens), f"chain:{tokens}",
-                   self.replays(pair, tokens), setting, self.ending, self.at_prompt, self.alone)
+                   self.replays(pair, tokens), "", setting, self.ending, self.at_prompt, self.alone)
 
 
 def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
@@ -89,7 +90,8 @@ class Way:
 
     name: in tables. method: the drafter's spec (see `drafters.make`), or the engine's name. shape, shape_name: the tree
     or growth rule that it drafts. drafter: the one that drafts the same in replay; None for plain decoding and forced
-    drafts. setting: of an engine. ending, at_prompt, alone: as of `Method`.
+    drafts. ranked: the name under which a trace has the ranks of the drafter, or of the one behind its look-up. setting:
+    of an engine. ending, at_prompt, alone: as of `Method`.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Way:
     shape: Tree | Growth = ROOT_ALONE
     shape_name: str = "chain:0"
     drafter: Drafter | None = None
+    ranked: str = ""
     setting: Setting = Setting()
     ending: Callable[[Sizes, np.ndarray, np.ndarray], Sizes] = whole
     at_prompt: bool = False
@@ -133,13 +136,13 @@ def rounds_of(way: Way, recorded: Recorded, new_tokens: int) -> list[Sizes]:
         last = np.array([prompt[-1:].tolist() for prompt in recorded.prompts])
         trace = replace(trace, tokens=np.concatenate([last, trace.tokens], axis=1), lengths=trace.lengths + 1)
         recorded = Recorded(trace, [prompt[:-1] for prompt in recorded.prompts])
-    by_ranks = way.method in trace.ranks and isinstance(way.shape, Tree) and not way.drafter.traits.reads_text
-    if by_ranks:
-        walk = acceptance.rounds_of(trace, way.shape, way.method)
-        passes = np.full(len(walk.rows), 1 if way.drafter.traits.one_pass else way.shape.max_depth)
-    else:
+    if way.ranked not in trace.ranks or not isinstance(way.shape, Tree):
         walk = rounds(recorded, way.drafter, way.shape)
-        passes = walk.draft_calls
+    elif isinstance(way.drafter, CombinedDrafter):
+        walk = rounds_behind(recorded, way.drafter, way.shape, way.ranked)
+    else:
+        walk = acceptance.rounds_of(trace, way.shape, way.ranked)
+    passes = getattr(walk, "draft_calls", np.full(len(walk.rows), 1 if way.drafter.traits.one_pass else way.shape.max_depth))
     drafted = way.ending(np.stack([walk.drafted, walk.accepted], axis=1),
                          new_tokens - (2 - way.at_prompt) - walk.starts,
                          trace.lengths[walk.rows] - walk.starts - 1)

@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import Drafter, FirstBranch
+from lib.drafters.combined import CombinedDrafter
+from lib.drafters.drafter import Drafter, FirstBranch, NoDrafter
 from lib.drafters.registry import LIVE
+from lib.replay import exact
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
 from lib.trees.growth import Growth
@@ -79,6 +81,23 @@ def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: 
     walked = [(row, start, len(path), path[-1] if path else ROOT, draft.tree.budget, draft.tree.max_depth, draft_calls)
               for row, start, draft, path, draft_calls in drafted(recorded, drafter, shape, rows=rows)]
     return SimulatedWalk(*np.array(sorted(walked), dtype=np.int64).reshape(-1, 7).T)
+
+
+def rounds_behind(recorded: Recorded, combined: CombinedDrafter, tree: Tree, ranked: str) -> SimulatedWalk:
+    """The `rounds` of a look-up in front of a drafter whose ranks stand in the trace under a name: the text decides where
+    the look-up drafts, and what; the ranks decide the other rounds, so that no model runs.
+    """
+    walk, other = exact.rounds(recorded.trace, tree, ranked), combined.drafter
+    passes = np.full_like(walk.rows, 1 if other.traits.one_pass else tree.max_depth)
+    everywhere = SimulatedWalk(**vars(walk), depth=np.full_like(walk.rows, tree.max_depth), draft_calls=passes)
+    index_of = {start: index for index, start in enumerate(zip(walk.rows.tolist(), walk.starts.tolist()))}
+    lookup_alone = CombinedDrafter(combined.lookup, NoDrafter(), combined.enough)
+    for row, start, draft, path, _ in drafted(recorded, lookup_alone, tree, everywhere=True):
+        if draft.tree.budget and (index := index_of.get((row, start))) is not None:
+            everywhere.accepted[index], everywhere.nodes[index] = len(path), path[-1] if path else ROOT
+            everywhere.drafted[index], everywhere.depth[index] = draft.tree.budget, draft.tree.max_depth
+            everywhere.draft_calls[index] = other.idle_passes
+    return exact.chained(everywhere)
 
 
 @torch.no_grad()

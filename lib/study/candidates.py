@@ -11,7 +11,7 @@ from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter
 from lib.drafters.heads.files import NGRAMS
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.registry import BY_RANKS, DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs
+from lib.drafters.registry import BY_RANKS, DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs, parse
 from lib.engines.methods import Way
 from lib.engines.registry import Served
 from lib.replay import acceptance, simulated
@@ -25,7 +25,7 @@ from lib.trees.tree import Tree
 FAMILIES = ("independent:2", "independent:4")  # at every budget, besides chains
 GROWN_FAMILIES = ("optimal", FREQUENT)  # of trees that are grown from a trace
 BUDGETS = (3, 7, 15, 31, 63)
-LEAST_GROWN = 7  # nodes of trees that a rule grows
+LEAST_GROWN = 15  # nodes of trees that a rule grows
 WIDTH, GAIN = 4, 0.05  # of grown trees: nodes expanded per level, and the gain below which OPT-Tree stops
 TIMED_SHAPES = ("chain:1", "chain:4", "independent:4x4")  # whose drafting is timed, besides that of growth rules
 MODEL = "model"  # the kind of drafter that a draft model is
@@ -89,8 +89,20 @@ def static_ways(drafters: Mapping[str, Drafter], limits: Limits, choosing: Trace
         if name in choosing.ranks and not limits.chains:
             trees |= {f"{family}@{budget}": from_trace(choosing, name, family, budget, depth)
                       for budget in limits.budgets for family in GROWN_FAMILIES}
-        ways += [_way(name, label, shape, drafter) for label, shape in trees.items()]
+        ways += [_way(name, label, shape, drafter, ranked_name(name, drafter, choosing)) for label, shape in trees.items()]
     return ways
+
+
+def ranked_name(name: str, drafter: Drafter, trace: Trace) -> str:
+    """The name under which a trace has the ranks that decide a drafter's static trees: its own, or that of the drafter
+    behind its look-up; empty where it has to draft again, since it reads the text and may draft fewer tokens.
+    """
+    spec, of_pair, model = name.partition(" (")
+    kind, options = parse(spec)
+    if kind == "combined":
+        reduced = f":vocabulary={options['vocabulary']}" if "vocabulary" in options else ""
+        name = f"{options.get('behind', MODEL)}{reduced}{of_pair}{model}"
+    return name if name in trace.ranks and not drafter.traits.reads_text else ""
 
 
 def grown_ways(drafters: Mapping[str, Drafter], limits: Limits, leading: Sequence[str]) -> list[Way]:
@@ -101,8 +113,8 @@ def grown_ways(drafters: Mapping[str, Drafter], limits: Limits, leading: Sequenc
             for budget in limits.budgets if budget >= LEAST_GROWN]
 
 
-def _way(drafter_name: str, label: str, shape: Tree | Growth, drafter: Drafter) -> Way:
-    return Way(f"{drafter_name}, {label}", drafter_name, shape, label, drafter)
+def _way(drafter_name: str, label: str, shape: Tree | Growth, drafter: Drafter, ranked: str = "") -> Way:
+    return Way(f"{drafter_name}, {label}", drafter_name, shape, label, drafter, ranked)
 
 
 def fixed(limits: Limits) -> dict[str, Tree]:
@@ -145,7 +157,7 @@ def engine_ways(served: Served, pairs: Mapping[str, object], lengths: Sequence[i
 
 def timed_ways(ways: Sequence[Way]) -> list[Way]:
     """The ways whose drafting is timed, for each method that drafts by forward passes: those of TIMED_SHAPES, and of
-    growth rules the smallest and the largest; of an engine's method its shortest and longest chain.
+    each growth rule the smallest and the largest; of an engine's method its shortest and longest chain.
     """
     by_method: dict[str, list[Way]] = {}
     for way in ways:
@@ -164,4 +176,6 @@ def _timed_of(ways: Sequence[Way]) -> Iterator[Way]:
     for name in TIMED_SHAPES:
         shape = named(name)
         yield _way(ways[0].method, name, shape, ways[0].drafter)
-    yield from {way.name: way for way in (*rules[:1], *rules[-1:])}.values()
+    for rule in dict.fromkeys(type(way.shape) for way in rules):
+        of_rule = [way for way in rules if type(way.shape) is rule]
+        yield from {way.name: way for way in (of_rule[0], of_rule[-1])}.values()

@@ -196,12 +196,12 @@ def _between(rows: int, by_batch: Mapping[int, np.ndarray | float]) -> np.ndarra
 @dataclass(frozen=True)
 class Drafting:
     """Seconds of drafting a tree: `once`, and one forward pass of the drafter per level, by the nodes that it takes; of
-    a tree that a rule grows, over the rule's budget.
+    a tree that a rule grows, over the rule's budget, by rule.
     """
 
     once: float
     level: Curve
-    grown: Curve | None
+    grown: Mapping[type, Curve]
 
     @classmethod
     def of(cls, rows: pd.DataFrame) -> "Drafting":
@@ -212,13 +212,17 @@ class Drafting:
         design = np.array([[1.0, *((levels == amount).sum() for amount in amounts)] for levels, _ in fixed])
         values = np.array([value for _, value in fixed])
         once, *levels = nnls(design / values[:, None], np.ones(len(values)))[0]
-        grown = [(rule.budget, value) for rule, value in zip(shapes, seconds) if isinstance(rule, Growth)]
-        return cls(once, Curve.through(amounts, levels), Curve.through(*zip(*grown)) if grown else None)
+        grown: dict[type, list[tuple[int, float]]] = {}
+        for rule, value in zip(shapes, seconds):
+            if isinstance(rule, Growth):
+                grown.setdefault(type(rule), []).append((rule.budget, value))
+        return cls(once, Curve.through(amounts, levels), {rule: Curve.through(*zip(*points)) for rule, points in grown.items()})
 
     def seconds(self, shape: Tree | Growth) -> float:
         """Seconds of drafting a shape; a level of a grown tree that was not timed is taken to be one node wide."""
         if isinstance(shape, Growth):
-            return float(self.grown(shape.budget) if self.grown else self.once + shape.max_depth * self.level(1))
+            curve = self.grown.get(type(shape))
+            return float(curve(shape.budget) if curve else self.once + shape.max_depth * self.level(1))
         return self.once + float(np.sum(self.level(widths(shape)))) if shape.budget else 0.0
 
 

@@ -92,3 +92,16 @@ def test_no_round_counts_where_texts_are_too_short():
     made = replay.read(TARGET, {}, texts([[1], [2, 3], [4], [5]]))
     none = simulated.rounds(Recorded(made, PROMPTS), LanguageModelDrafter(DRAFTER), named("dyspec@8"))
     assert len(none.rows) == 0 and none.rows.dtype == none.draft_calls.dtype == "int64"
+
+
+@pytest.mark.parametrize("shape", ["chain:5", "kary:2@14", "independent:2x3"])
+@pytest.mark.parametrize("enough", [1, 2, 4])
+def test_ranks_of_the_drafter_behind_a_lookup_give_the_rounds_of_drafting_again(shape, enough):
+    recorded = Recorded(RECORDED, PROMPTS)
+    combined = CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(DRAFTER), enough)
+    again = simulated.rounds(recorded, combined, named(shape), rows=1)
+    by_ranks = simulated.rounds_behind(recorded, combined, named(shape), "d")
+    assert replayed_rounds(by_ranks) == replayed_rounds(again) and by_ranks.depth.tolist() == again.depth.tolist()
+    long = again.draft_calls == 0
+    assert (by_ranks.draft_calls[~long] == named(shape).max_depth).all() and not by_ranks.draft_calls[long].any()
+    assert long.any() or enough == 4
