@@ -34,7 +34,8 @@ class Own:
     pair: Pair
     texts: Sequence[torch.Tensor]
     temperature: float = 0.0
-    batches = idles = padded = True
+    batches = padded = True
+    idles = False
     at_once = 16
 
     @property
