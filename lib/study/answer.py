@@ -191,7 +191,8 @@ def about_trees(paired: Estimate) -> str:
 
 
 def save(folder: Path, answers: pd.DataFrame, settings: pd.DataFrame, facts: Mapping[str, object]) -> None:
-    """Writes a run's `recommendation.json` from its tables "answers" and "settings"; facts: target, machine and more."""
+    """Writes a run's `recommendation.json` from its tables "answers" and "settings"; facts: mark, target, machine and more.
+    """
     by_backend: dict[str, dict[int, dict[str, object]]] = {}
     for row in answers.drop(columns=tables.FINGERPRINT, errors="ignore").to_dict("records"):
         backend, batch, role = (row.pop(name) for name in ("backend", "batch", "role"))
@@ -202,6 +203,12 @@ def save(folder: Path, answers: pd.DataFrame, settings: pd.DataFrame, facts: Map
             dict(engine=row.engine, draft=row.draft, setting=row.setting))
     backends = [{"backend": name, "by_batch": list(by_batch.values())} for name, by_batch in by_backend.items()]
     atomic_file.replace(folder / FILE, json.dumps({**facts, "backends": backends}, indent=1).encode() + b"\n")
+
+
+def mark_of(folder: Path) -> str:
+    """The fingerprint of the rows that a run's recommendation is made of; empty without one."""
+    path = folder / FILE
+    return json.loads(path.read_text(encoding="utf-8"))["mark"] if path.exists() else ""
 
 
 def text(folder: Path, most_lines: int = 12) -> str:

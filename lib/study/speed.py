@@ -31,7 +31,7 @@ from lib.replay.simulated import Recorded
 from lib.study import answer, costs, costs_files, quality
 from lib.study.acceptance import record
 from lib.study.answer import CHAIN, RECOMMENDED
-from lib.study.bench import JUDGING, Bench, arranged
+from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops
 from lib.study.candidates import Limits, drafters_of, engine_ways, grown_ways, of_ranks, static_ways, timed_ways
 from lib.study.race import race
 from lib.study.settings import Speed
@@ -41,6 +41,8 @@ def measure(store: Store, settings: Speed) -> None:
     """Writes the tables prompts, texts, rounds, costs, predictions, timed, answers, settings and quality, row by row, and
     recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
     """
+    if len(store.open("answers").frame()) and answer.mark_of(store.folder) == store.mark:
+        return
     pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
     bench = of_pairs(store, settings, pairs)
     drafters = drafters_of(pairs, settings.drafters, max(map(len, bench.prompts.ids)) + settings.new_tokens + bench.longest)
@@ -87,7 +89,7 @@ def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
     roles = {role: name for role, name in answers.items() if name in ways and role in answer.ROLES[:3]}
     if not roles:
         return
-    sampled = replace(bench, backend=replace(bench.backend, temperature=temperature), raced={1: bench.raced[1]})
+    sampled = replace(without_loops(bench), backend=replace(bench.backend, temperature=temperature), raced={1: bench.raced[1]})
     judged = {name: ways[name] for name in roles.values()}
     race(sampled, list(judged.values()), 1, JUDGING)
     answer.answer(sampled, judged, {}, 1, {RECOMMENDED: PLAIN} | roles)
@@ -186,5 +188,6 @@ def write_settings(bench: Bench) -> None:
 def facts(bench: Bench) -> dict[str, object]:
     """What recommendation.json says of the run."""
     machine = processor.machine(bench.backend.pair.target.device.type)
-    return dict(target=bench.target, machine=f"{machine['processor']}, {machine['threads']} threads",
-                new_tokens=bench.new_tokens, choosing=len(bench.rows("choosing")), judging=len(bench.rows(JUDGING)))
+    return dict(mark=bench.store.mark, target=bench.target, new_tokens=bench.new_tokens,
+                machine=f"{machine['processor']}, {machine['threads']} threads",
+                choosing=len(bench.rows(CHOOSING)), judging=len(bench.rows(JUDGING)))
