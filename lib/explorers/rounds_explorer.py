@@ -88,7 +88,7 @@ class RoundsExplorer:
     def _make_view(self, shape: str, drafter: str, temperature: float, new_tokens: int) -> None:
         """Controls for the decoding; below these the error message, then the round, hidden until there is one."""
         first, late = next(iter(self.pairs.values())), {"continuous_update": False}  # not at each key
-        shapes, offered = checkable(first.target, [shape, *PRESETS]), drafters_of(first)
+        shapes, offered = checkable(first.target, [shape, *PRESETS]), tuple(kinds_for(first))
         begins = [" ".join(first.tokenizer.decode(ids[:40], skip_special_tokens=True).split()) for ids in self.prompts.ids]
         listed = [(f"{kind}, {name}: {begin[:70]}…", index) for index, (kind, name, begin)
                   in enumerate(zip(self.prompts.kinds, self.prompts.names, begins))]
@@ -101,23 +101,24 @@ class RoundsExplorer:
         self.temperature = ipywidgets.FloatText(temperature, step=0.1, description="temperature", **late)
         self.rule = ipywidgets.Dropdown(options=rules_at(temperature), description="rule")
         self.new_tokens = ipywidgets.IntText(new_tokens, description="new tokens", **late)
-        self.prompt = ipywidgets.Dropdown(options=[*listed, ("your own", TYPED)], description="prompt", layout=_sized(600))
+        self.prompt = ipywidgets.Dropdown(options=[*listed, ("your own", TYPED)], description="prompt",
+                                           layout={"width": "600px"})
         self.typed = ipywidgets.Textarea(placeholder="Type a prompt, then click elsewhere.", rows=3,
-                                         layout=_sized(600, display="none"), **late)
-        self.round = ipywidgets.IntSlider(1, 1, 1, description="round", layout=_sized(520))
+                                         layout={"width": "600px", "display": "none"}, **late)
+        self.round = ipywidgets.IntSlider(1, 1, 1, description="round", layout={"width": "520px"})
         self.timeline = Timeline()
         self.message, self.numbers, self.text, self.picture = (ipywidgets.HTML() for _ in range(4))
-        scrolled = ipywidgets.Box([self.picture], layout=ipywidgets.Layout(overflow="auto", max_height="640px"))
+        scrolled = ipywidgets.Box([self.picture], layout={"overflow": "auto", "max_height": "640px"})
         self.shown = ipywidgets.VBox([self.timeline, self.round, self.numbers, self.text, ipywidgets.HTML(legend()),
-                                      scrolled], layout=ipywidgets.Layout(display="none"))
+                                      scrolled], layout={"display": "none"})
         rows = [(self.pair, self.drafter, self.shape), (self.other_drafter, self.other_shape),
                 (self.temperature, self.rule, self.new_tokens), (self.prompt, self.typed)]
-        wrapped = ipywidgets.Layout(flex_flow="row wrap")
-        self.view = ipywidgets.VBox([*(ipywidgets.HBox(row, layout=wrapped) for row in rows), self.message, self.shown])
+        boxes = [ipywidgets.HBox(row, layout={"flex_flow": "row wrap"}) for row in rows]
+        self.view = ipywidgets.VBox([*boxes, self.message, self.shown])
 
     def _offer_drafters(self, change=None) -> None:
         """The drafters of the chosen pair; another one is taken where the chosen one is not among them."""
-        self.drafter.options = self.other_drafter.options = drafters_of(self.pairs[self.pair.value])
+        self.drafter.options = self.other_drafter.options = tuple(kinds_for(self.pairs[self.pair.value]))
         if self.drafter.value not in self.drafter.options:
             self.drafter.value = self.drafter.options[0]
 
@@ -210,19 +211,10 @@ class RoundsExplorer:
             self.text.value = running_text(step)
 
 
-def drafters_of(pair: Pair) -> tuple[str, ...]:
-    """The specs of drafters that are offered for a pair: its model, drafters of the text, and what ships for it."""
-    return tuple(kinds_for(pair))
-
-
 def rules_at(temperature: float) -> tuple[str, ...]:
     """The names of the lossless rules for a temperature, naive sampling first."""
     sampled = tuple(name for name, rule in RULES.items() if rule.sampled and rule.lossless)
     return sampled if temperature else (GREEDY,)
-
-
-def _sized(pixels: int, **layout) -> ipywidgets.Layout:
-    return ipywidgets.Layout(width=f"{pixels}px", **layout)
 
 
 def _paragraph(html: str, colour: str = "inherit") -> str:

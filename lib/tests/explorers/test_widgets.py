@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import kinds_for
 from lib.explorers import rounds_explorer
-from lib.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer, drafters_of
+from lib.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer
 from lib.tests import small_models
 from lib.tests.letters import Letters
 from lib.trees import shapes
@@ -121,7 +122,7 @@ def test_rules_follow_the_temperature_and_take_the_children_that_they_were_made_
 def test_the_drafters_offered_are_those_of_the_pair(rounds, pairs):
     assert {"model", "lookup", "sam", "combined"} <= set(rounds.drafter.options)
     alone = SimpleNamespace(**vars(pairs[0]) | {"draft_model": None, "target_name": "base"})
-    offered = drafters_of(alone)
+    offered = kinds_for(alone)
     assert "model" not in offered and {"ngrams", "lookup"} <= set(offered)
     explorer = RoundsExplorer([alone], rounds.prompts, shape="chain:3", new_tokens=6)
     assert explorer.drafter.value == "lookup" and explorer.message.value == ""
