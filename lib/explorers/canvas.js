@@ -20,12 +20,12 @@ function render({ model, el }) {
   const canvas = make("div", el, { className: "canvas", tabIndex: 0 });
   canvas.setAttribute("role", "application");
   canvas.setAttribute("aria-label", "Draft tree. Arrow keys select a node, Enter adds a child, Delete prunes it.");
-  const told = make("div", el);
-  told.setAttribute("aria-live", "polite");
+  const words = make("div", el);
+  words.setAttribute("aria-live", "polite");
 
   function copy() {
     navigator.clipboard?.writeText(model.get("code"));
-    told.textContent = "Copied: the Python line, the choices, and engines' settings.";
+    words.textContent = "Copied: the Python line and the choices.";
   }
   const nodes = () => [...canvas.querySelectorAll(".node")];
   const group = (node) => canvas.querySelector(`.node[data-node="${node}"]`);
@@ -76,7 +76,7 @@ function render({ model, el }) {
   function show() {
     canvas.innerHTML = model.get("svg");
     select(Math.max(0, Math.min(model.get("selected"), nodes().length - 1)));
-    told.textContent = model.get("told");
+    words.textContent = model.get("words");
     buttons.undo.disabled = !model.get("undoable");
     buttons.redo.disabled = !model.get("redoable");
   }

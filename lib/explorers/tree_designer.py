@@ -13,16 +13,12 @@ import ipywidgets
 import numpy as np
 import traitlets
 
-from lib.cost.round_cost import RoundCost
-from lib.drafters.registry import DRAFTERS
-from lib.engines.settings import settings
-from lib.engines.writer import FOLDER
-from lib.explorers.cost_explorer import curve_of
 from lib.lab import stats, theme
 from lib.lab.theme import ROLES
 from lib.replay import acceptance
 from lib.replay.atlas import Atlas, levels_of
 from lib.replay.rank_paths import MOST_RANK, rank_paths
+from lib.study.costs import Costs
 from lib.trees import shapes
 from lib.trees.names import COMPARED
 from lib.trees.picture import Node, mask_svg, shaded, tree_svg
@@ -39,7 +35,7 @@ class Canvas(anywidget.AnyWidget):
     """The drawing in the browser; commands come as messages, and a new `version` shows the other values."""
 
     _esm = Path(__file__).with_name("canvas.js")
-    svg, told, code = (traitlets.Unicode().tag(sync=True) for _ in range(3))
+    svg, words, code = (traitlets.Unicode().tag(sync=True) for _ in range(3))
     selected, version = (traitlets.Int().tag(sync=True) for _ in range(2))
     undoable, redoable = (traitlets.Bool().tag(sync=True) for _ in range(2))
 
@@ -47,30 +43,29 @@ class Canvas(anywidget.AnyWidget):
 class TreeDesigner:
     """A tree on a recorded trace, edited by clicks, keys or the methods `add`, `prune`, `undo`, `redo`, `take`.
 
-    drafter: of the trace; the first one where none is named. price: the cost of rounds, from which speed follows; both
-    of its parts can be typed. Show `view`; errors appear in `message`, and the last tree stays.
+    drafter: of the trace; the first one where none is named. costs: of machines, by name, from which speed follows; level:
+    milliseconds of drafting one level there, which can be typed. Show `view`; errors appear in `message`, and the last
+    tree stays.
     """
 
-    def __init__(self, atlas: Atlas, *, drafter: str = "", name: str = "kary:2@14", price: RoundCost | None = None,
-                 prefix: int = 128, seed: int = 0):
+    def __init__(self, atlas: Atlas, *, drafter: str = "", name: str = "kary:2@14",
+                 costs: Mapping[str, Costs] | None = None, level: float = 0.0, prefix: int = 128, seed: int = 0):
         chooses = np.isin(np.array(atlas.trace.prompts), atlas.trace.labels["choosing"])
         self.choosing, self.judging = (atlas.trace.select(part & ~atlas.trace.looping) for part in (chooses, ~chooses))
-        known, self.price, self.prefix, self.seed = list(atlas.trace.ranks), price, prefix, seed
-        once = {"continuous_update": False}
-        self.drafter = ipywidgets.Dropdown(options=known, value=drafter or known[0], description="drafter")
+        drafters, self.costs, self.prefix, self.seed = list(atlas.trace.ranks), costs or {}, prefix, seed
+        late = {"continuous_update": False}  # not at each key
+        self.drafter = ipywidgets.Dropdown(options=drafters, value=drafter or drafters[0], description="drafter")
         self.name = ipywidgets.Combobox(value=name, options=(*COMPARED, acceptance.FREQUENT),
-                                        description="start from", **once)
+                                        description="start from", **late)
         self.budget = ipywidgets.BoundedIntText(16, 1, MOST_NODES, description="budget")
-        self.check = ipywidgets.Text(_typed(price), description="check (ms)", placeholder="0:10, 16:12, 64:20",
-                                     layout=ipywidgets.Layout(width="420px"), **once)
-        self.level = ipywidgets.FloatText(round(1000 * float(price.level(1)), 2) if price else 0.0,
-                                          description="level (ms)", **once)
+        self.machine = ipywidgets.Dropdown(options=[*self.costs], description="costs of")
+        self.level = ipywidgets.BoundedFloatText(level, min=0.0, max=1e6, description="level (ms)", **late)
         self.canvas, self.message = Canvas(), ipywidgets.HTML()
         self.numbers, self.kinds, self.mask, self.copied = (ipywidgets.HTML() for _ in range(4))
         wrapped = ipywidgets.Layout(flex_flow="row wrap")
         self.view = ipywidgets.VBox([
             ipywidgets.HBox([self.drafter, self.name, self.budget], layout=wrapped),
-            ipywidgets.HBox([self.check, self.level], layout=wrapped), self.message, self.canvas,
+            ipywidgets.HBox([self.machine, self.level], layout=wrapped), self.message, self.canvas,
             self.numbers, ipywidgets.HBox([self.mask, self.kinds], layout=wrapped), self.copied])
         self.commands: Mapping[str, Callable[[int], None]] = {
             "add": self.add, "prune": self.prune, "undo": lambda node: self.undo(), "redo": lambda node: self.redo(),
@@ -82,7 +77,7 @@ class TreeDesigner:
         self.tree, self.selected = shapes.chain(1), ROOT
         self.canvas.on_msg(self._answer)
         self.name.observe(self._start, names="value")
-        for control in (self.drafter, self.check, self.level):
+        for control in (self.drafter, self.machine, self.level):
             control.observe(self._show, names="value")
         self._start()
 
@@ -194,11 +189,12 @@ class TreeDesigner:
                     shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))], rounds=int(rows["rounds"].sum()))
 
     def speed(self, tree: Tree, tokens: float) -> float | None:
-        """Predicted speed over plain decoding at the typed costs; None where none is typed."""
-        if not self.check.value.strip():
+        """Predicted speed over plain decoding on the chosen machine; None where the costs of none are given."""
+        if self.machine.value is None:
             return None
-        check = curve_of(self.check.value)
-        return tokens * check(0) / (self.level.value * tree.max_depth + check(tree.budget))
+        costs = self.costs[self.machine.value]
+        draft = self.level.value / 1000 * tree.max_depth
+        return tokens * float(costs.plain(1)) / (draft + float(costs.check(1, np.array(tree.budget))))
 
     def _of_budget(self, drafter: str, budget: int) -> dict[str, dict]:
         trees = {name: acceptance.tree_of(f"{name}@{budget}", self.choosing, drafter) for name in BESIDE}
@@ -207,13 +203,13 @@ class TreeDesigner:
 
     def _show(self, change=None) -> None:
         try:
-            own = self.worth(self.tree) | {"tree": self.tree}
-            rows = {"this tree": own} | self._beside(self.drafter.value, self.tree.budget)
+            this = self.worth(self.tree) | {"tree": self.tree}
+            rows = {"this tree": this} | self._beside(self.drafter.value, self.tree.budget)
             self.numbers.value = self._table(rows)
         except Exception as error:  # a callback's traceback would only appear in a log
             self.message.value = _error(error)
             return
-        shares, (add, gain), (drop, loss) = own["shares"], self.best_to_add(), self.cheapest()
+        shares, (add, gain), (drop, loss) = this["shares"], self.best_to_add(), self.cheapest()
         self.message.value = ""
         canvas, rings = self.canvas, {drop: CHEAPEST, add: BEST}
         nodes = [Node(f"{share:.2f}".lstrip("0") if path else "root", shaded(share) if path else ROLES["root"],
@@ -222,19 +218,19 @@ class TreeDesigner:
                  for node, (path, share) in enumerate(zip([(), *self.tree.choices()], shares))]
         with canvas.hold_sync():
             canvas.svg = tree_svg(self.tree, nodes)
-            canvas.told = (f"{self.tree.budget} nodes: {own['length'].value:.3f} accepted tokens per round, rate "
-                           f"{own['rate'].value:.1%}. Best to add: a child of node {add} (+{gain:.3f} per round, "
+            canvas.words = (f"{self.tree.budget} nodes: {this['length'].value:.3f} accepted tokens per round, rate "
+                           f"{this['rate'].value:.1%}. Best to add: a child of node {add} (+{gain:.3f} per round, "
                            f"blue); cheapest to drop: node {drop} (-{loss:.3f}, red).")
             canvas.selected, canvas.undoable, canvas.redoable = self.selected, bool(self.past), bool(self.future)
             canvas.code = self.code()
             canvas.version += 1
         bars = "".join(
             f"<tr><td>{escape(kind)}</td><td>{value:.2f}</td><td><div style='background:{ROLES['accepted']};"
-            f"height:.8em;width:{60 * value:.0f}px'></div></td></tr>" for kind, value in own["kinds"].items())
+            f"height:.8em;width:{60 * value:.0f}px'></div></td></tr>" for kind, value in this["kinds"].items())
         self.kinds.value = (f"<table style='{COMPACT}'><tr><th>kind</th><th colspan=2>accepted tokens per round</th>"
                             f"</tr>{bars}</table>")
         self.mask.value = f"<div>mask; position ids after {self.prefix} tokens</div>{mask_svg(self.tree, self.prefix)}"
-        self.copied.value = (f"<details><summary>Python, choices, engines</summary><pre>{escape(canvas.code)}</pre>"
+        self.copied.value = (f"<details><summary>Python, choices</summary><pre>{escape(canvas.code)}</pre>"
                              "</details>")
 
     def _table(self, rows: Mapping[str, dict]) -> str:
@@ -251,20 +247,9 @@ class TreeDesigner:
                 f"{len(set(self.judging.prompts))} prompts, 95 % intervals; grown trees and hints are of others.")
 
     def code(self) -> str:
-        """The tree as a Python line, as choices, and what engines take for it or for its depth."""
+        """The tree as a Python line, and as choices in Medusa's form."""
         choices = [tuple(path) for path in self.tree.choices()]
-        chain, known = shapes.chain(self.tree.max_depth), self.drafter.value
-        lines = settings(known if known in DRAFTERS else "model", self.tree, chain, {FOLDER: known})
-        return "\n".join([f"tree = Tree.from_choices({choices})", f"choices = {[list(path) for path in choices]}",
-                          *(f"{line['engine']}, {line['draft']}: {line['setting']}" for line in lines)])
-
-
-def _typed(price: RoundCost | None) -> str:
-    """The cost of checks as `curve_of` reads it."""
-    if price is None:
-        return ""
-    points = [(0, price.plain), *((nodes, price.check(nodes)) for nodes in (4, 8, 16, 32, 64))]
-    return ", ".join(f"{nodes}:{1000 * seconds:.2f}" for nodes, seconds in points)
+        return f"tree = Tree.from_choices({choices})\nchoices = {[list(path) for path in choices]}"
 
 
 def _error(error: Exception) -> str:

@@ -2,25 +2,29 @@
 changes, and what is copied makes the same tree.
 """
 
-import numpy as np
 import pytest
 
-from lib.cost.round_cost import Curve, RoundCost
 from lib.explorers.tree_designer import TreeDesigner
 from lib.replay import acceptance
 from lib.replay.atlas import Atlas
 from lib.replay.rank_paths import rank_paths
+from lib.study.costs import Costs, Curve
 from lib.tests.replay.test_atlas import recorded
 from lib.trees.tree import Tree
 
-PRICE = RoundCost(0.01, 0.0, Curve(np.ones(1), np.array([0.002])), Curve(np.array([0.0, 64]), np.array([0.01, 0.02])))
+COSTS = {"one": Costs(Curve.through([1], [0.01]), {1: Curve.through([0, 64], [0.01, 0.02])}, {}),
+         "flat": Costs(Curve.through([1], [0.01]), {1: Curve.through([0], [0.01])}, {})}
+
+
+def made(**settings) -> TreeDesigner:
+    texts = recorded()
+    texts.trace.labels["choosing"] = sorted(set(texts.trace.prompts))[::2]
+    return TreeDesigner(Atlas(texts, {}), name="kary:2@6", **settings)
 
 
 @pytest.fixture
 def designer():
-    known = recorded()
-    known.trace.labels["choosing"] = sorted(set(known.trace.prompts))[::2]
-    return TreeDesigner(Atlas(known, {}), name="kary:2@6", price=PRICE)
+    return made(costs=COSTS, level=2.0)
 
 
 def accepted(tree, part) -> int:
@@ -79,22 +83,22 @@ def test_what_is_shown_is_replayed_on_the_other_prompts(designer):
     assert shown["length"].value == pytest.approx(rounds.accepted.mean())
     assert f"{shown['rate'].value:.1%}" in designer.numbers.value and "Sequoia" in designer.numbers.value
     assert designer.canvas.svg.count('class="node"') == designer.tree.size
-    speed = (1 + shown["length"].value) * 10 / (2 * 2 + 10 + 6 * 10 / 64)
-    assert f"<b>{speed:.2f}</b>" in designer.numbers.value
-    designer.check.value = ""
-    assert "–" in designer.numbers.value
+    tokens = 1 + shown["length"].value
+    assert f"<b>{tokens * 10 / (2 * 2 + 10 + 6 * 10 / 64):.2f}</b>" in designer.numbers.value
+    designer.level.value, designer.machine.value = 0.0, "flat"
+    assert f"<b>{tokens:.2f}</b>" in designer.numbers.value
+    assert made().machine.value is None and "–" in made().numbers.value and not made().message.value
 
 
 def test_the_copied_line_makes_the_tree(designer):
     names = {"Tree": Tree}
-    exec(designer.canvas.code.splitlines()[0], names)
-    assert names["tree"] == designer.tree and "vLLM" in designer.canvas.code
+    exec(designer.canvas.code, names)
+    assert names["tree"] == designer.tree == Tree.from_choices([tuple(path) for path in names["choices"]])
 
 
 @pytest.mark.parametrize(("act", "says"), [
     (lambda one: setattr(one.name, "value", "kary:9@x"), "kary:9@x"),
     (lambda one: setattr(one.name, "value", "chain:500"), "500"),
-    (lambda one: setattr(one.check, "value", "many"), "many"),
     (lambda one: one._answer(None, {"command": "prune", "node": 0}, []), "cannot be pruned")])
 def test_what_is_wrong_is_named_and_the_tree_stays(designer, act, says):
     before = designer.tree

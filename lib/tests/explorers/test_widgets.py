@@ -1,4 +1,4 @@
-"""Explorers without a browser: a control is moved, and what is shown must follow."""
+"""The rounds explorer without a browser: a control is moved, and what is shown must follow."""
 
 from threading import RLock, Semaphore, Thread
 from types import SimpleNamespace
@@ -13,28 +13,25 @@ from lib.tests import small_models
 from lib.tests.letters import Letters
 from lib.trees import shapes
 
-ACCEPTANCE = [0.6, 0.2, 0.1]
+KINDS = ("story", "story", "code")
+PROMPTS = SimpleNamespace(names=("p0", "p1", "p2"), kinds=KINDS, ids=tuple(small_models.prompts(5, (6, 9, 7))))
+
+
+def explorer_of(*pairs, **settings) -> RoundsExplorer:
+    return RoundsExplorer(pairs, PROMPTS, **{"shape": "kary:2@6", "new_tokens": 12} | settings)
 
 
 @pytest.fixture(scope="module")
 def pairs():
     target = small_models.llama(0)
-    names = ("near", 0.1), ("far", 2.0)
     return [SimpleNamespace(name=f"t/{name}", target_name="t", target=target, tokenizer=Letters(), eos_token_ids=(),
                             draft_model=small_models.related(target, 1, noise))
-            for name, noise in names]
-
-
-def asked_for(*kinds):
-    """As many prompts as kinds."""
-    names = tuple(f"p{place}" for place in range(len(kinds)))
-    return SimpleNamespace(names=names, kinds=kinds, ids=tuple(small_models.prompts(5, (6, 9, 7)[: len(kinds)])))
+            for name, noise in (("near", 0.1), ("far", 2.0))]
 
 
 @pytest.fixture
 def rounds(pairs):
-    asked = asked_for("story", "story", "code")
-    return RoundsExplorer(pairs, asked, shape="kary:2@6", new_tokens=12, acceptance_by_rank=ACCEPTANCE)
+    return explorer_of(*pairs, acceptance_by_rank=[0.6, 0.2, 0.1])
 
 
 def test_the_slider_and_the_timeline_lead_to_each_round(rounds):
@@ -51,7 +48,7 @@ def test_the_slider_and_the_timeline_lead_to_each_round(rounds):
 
 
 @pytest.mark.parametrize(("control", "value"), [
-    ("pair", "t/far"), ("prompt", 2), ("shape", "chain:3"), ("shape", "optimal@5"),
+    ("pair", "t/far"), ("prompt", 2), ("shape", "chain:3"), ("shape", "optimal@5"), ("shape", "dyspec@6"),
     ("drafter", "lookup"), ("temperature", 1.0), ("new_tokens", 5)])
 def test_every_control_decodes_anew_and_shows_the_first_round(rounds, control, value):
     rounds.round.value = 2
@@ -60,12 +57,16 @@ def test_every_control_decodes_anew_and_shows_the_first_round(rounds, control, v
     assert rounds.steps is not before and rounds.steps != before
     assert (rounds.round.value, rounds.round.max, rounds.message.value) == (1, len(rounds.steps), "")
     assert "Round 1 of" in rounds.numbers.value and rounds.text.value.startswith("<div")
+    if value == "dyspec@6":
+        assert len({tuple(step.tree.parents) for step in rounds.steps}) > 1, "each round has a tree of its own"
 
 
-def test_two_settings_decode_the_same_prompt_side_by_side(rounds):
+def test_two_settings_decode_the_same_prompt_and_plain_decoding_is_timed_once(rounds):
+    assert "tokens per second" in rounds.numbers.value and "plainly)" in rounds.numbers.value
+    plain = dict(rounds.plain)
     rounds.other_drafter.value, rounds.other_shape.value = "lookup", "chain:3"
     assert rounds.message.value == "" and "beside it" in rounds.timeline.svg
-    assert [step.text[-1] for step in (rounds.steps[-1], rounds.other[-1])].count(rounds.steps[-1].text[-1]) == 2
+    assert rounds.steps[-1].text[-1] == rounds.other[-1].text[-1] and rounds.plain == plain
     rounds.other_shape.value = "none"
     assert not rounds.other and "beside it" not in rounds.timeline.svg
 
@@ -90,6 +91,7 @@ def test_a_prompt_can_be_typed(rounds):
 @pytest.mark.parametrize(("control", "value", "says"), [
     ("shape", "kary:two@4", "cannot be read"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
     ("shape", "kary:4,4", f"at most {MOST_NODES}"), ("shape", "chain:128", None),
+    ("shape", "eagle2@6", "cannot be read: write eagle2:4,6@32"),
     ("new_tokens", 600, "new tokens"), ("new_tokens", 1, "new tokens is 1: give 2 to 1024"),
     ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "oracle", "texts"),
     ("drafter", "crystal", "choose one of")])
@@ -101,8 +103,7 @@ def test_what_is_wrong_is_said_and_what_was_shown_stays(rounds, control, value, 
         return
     assert says in rounds.message.value and "last decoding that worked" in rounds.message.value
     assert rounds.steps is steps and rounds.picture.value == picture
-    good = {"shape": "chain:2", "new_tokens": 9, "temperature": 0.5, "drafter": "sam"}
-    getattr(rounds, control).value = good[control]
+    getattr(rounds, control).value = {"shape": "chain:2", "new_tokens": 9, "temperature": 0.5, "drafter": "sam"}[control]
     assert rounds.message.value == "" and rounds.steps is not steps
 
 
@@ -122,49 +123,27 @@ def test_rules_follow_the_temperature_and_take_the_children_that_they_were_made_
 def test_the_drafters_offered_are_those_of_the_pair(rounds, pairs):
     assert {"model", "lookup", "sam", "combined"} <= set(rounds.drafter.options)
     alone = SimpleNamespace(**vars(pairs[0]) | {"draft_model": None, "target_name": "base"})
-    offered = kinds_for(alone)
-    assert "model" not in offered and {"ngrams", "lookup"} <= set(offered)
-    explorer = RoundsExplorer([alone], rounds.prompts, shape="chain:3", new_tokens=6)
-    assert explorer.drafter.value == "lookup" and explorer.message.value == ""
-    assert RoundsExplorer([alone], rounds.prompts, shape="chain:3", drafter="sam").drafter.value == "sam"
-    assert RoundsExplorer([alone], rounds.prompts, shape="chain:3", drafter="small").drafter.value == "lookup"
+    assert "model" not in kinds_for(alone) and {"ngrams", "lookup"} <= {*kinds_for(alone)}
+    for wanted, taken in (("", "lookup"), ("sam", "sam"), ("small", "lookup")):
+        explorer = explorer_of(alone, shape="chain:3", drafter=wanted)
+        assert explorer.drafter.value == taken and explorer.message.value == ""
 
 
-def test_the_speed_stands_beside_that_of_plain_decoding_which_is_measured_once(rounds):
-    assert "tokens per second" in rounds.numbers.value and "plainly)" in rounds.numbers.value
-    before = dict(rounds.plain)
-    rounds.shape.value = "chain:4"
-    assert len(before) == 1 and rounds.plain == before
+def test_an_error_of_any_kind_is_a_message_and_an_explorer_recovers(pairs, rounds, monkeypatch):
+    late = explorer_of(*pairs, shape="optimal@8")
+    assert "grown from measurements" in late.message.value and late.shown.layout.display == "none"
+    late.shape.value = "chain:2"
+    assert late.shown.layout.display is None and late.message.value == ""
+    first = Letters.ids(rounds.steps[0].text[1][0])[0]
+    ending = SimpleNamespace(**vars(pairs[0]) | {"eos_token_ids": (first,)})
+    assert "before any round" in explorer_of(ending).message.value
 
-
-def test_a_growth_rule_draws_another_tree_every_round(rounds):
-    rounds.shape.value = "dyspec@6"
-    assert rounds.message.value == "" and all(step.tree.budget == 6 for step in rounds.steps)
-    assert len({tuple(step.tree.parents) for step in rounds.steps}) > 1
-    rounds.shape.value = "eagle2@6"
-    assert "cannot be read: write eagle2:4,6@32" in rounds.message.value
-
-
-def test_an_error_of_any_kind_is_a_message_and_no_traceback(rounds, monkeypatch):
     def fail(self, prompts):
         raise RuntimeError("out of <memory>")
 
     monkeypatch.setattr(LanguageModelDrafter, "start", fail)
     rounds.shape.value = "chain:4"
     assert "RuntimeError: out of &lt;memory&gt;" in rounds.message.value
-
-
-def test_an_explorer_that_cannot_begin_says_why_and_recovers(pairs):
-    explorer = RoundsExplorer(pairs, asked_for("story"), shape="optimal@8", new_tokens=6)
-    assert "grown from measurements" in explorer.message.value and explorer.shown.layout.display == "none"
-    explorer.shape.value = "chain:2"
-    assert explorer.shown.layout.display is None and explorer.message.value == ""
-
-
-def test_a_text_that_ends_at_once_has_no_round_to_show(pairs, rounds):
-    first = Letters.ids(rounds.steps[0].text[1][0])[0]
-    ending = SimpleNamespace(**vars(pairs[0]) | {"eos_token_ids": (first,)})
-    assert "before any round" in RoundsExplorer([ending], rounds.prompts).message.value
 
 
 class AnnouncedLock:
