@@ -11,7 +11,7 @@ import csv
 import io
 import lzma
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import isnan
@@ -78,14 +78,14 @@ class Table:
             rows = read(run_dir, name)
         except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema, or damaged inside
             rows = self.schema.frame()
-        self._frame = rows[rows[FINGERPRINT] == fingerprint].reset_index(drop=True)
-        self._added: list[tuple] = []  # rows that are not in the frame yet
-        self._keys = set(self._frame[list(self.schema.key)].itertuples(index=False, name=None))
-        _replace(self.path, self.schema, self._frame.itertuples(index=False, name=None))
+        rows = rows[rows[FINGERPRINT] == fingerprint]
+        keys = rows[list(self.schema.key)].itertuples(index=False, name=None)
+        self._rows = dict(zip(keys, rows.itertuples(index=False, name=None)))
+        _replace(self.path, self.schema, self._rows.values())
 
-    def keys(self) -> set[tuple]:
-        """The keys of the rows that are done, in the order of the schema's `key`; to read, not to change."""
-        return self._keys
+    def keys(self) -> KeysView[tuple]:
+        """The keys of the rows that are done, in the order of the schema's `key`."""
+        return self._rows.keys()
 
     def append(self, **row) -> None:
         """Add one row (see `extend`)."""
@@ -97,17 +97,13 @@ class Table:
         ValueError where a column is missing, unknown or of another kind, and for a key that the table already has; then
         no row is added.
         """
-        added, keys = _validated(self.schema, rows, self.fingerprint, self._keys)
-        atomic_file.append(self.path, _lines(added))
-        self._keys |= keys
-        self._added += added
+        added = _validated(self.schema, rows, self.fingerprint, self._rows)
+        atomic_file.append(self.path, _lines(added.values()))
+        self._rows |= added
 
     def frame(self) -> pd.DataFrame:
         """All rows, in the order in which they were added."""
-        if self._added:
-            self._frame = pd.concat([self._frame, self.schema.frame(self._added)], ignore_index=True)
-            self._added = []
-        return self._frame.copy()
+        return self.schema.frame(list(self._rows.values()))
 
 
 def path_of(run_dir: str | Path, name: str) -> Path:
@@ -138,25 +134,24 @@ def read(run_dir: str | Path, name: str) -> pd.DataFrame:
 def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> None:
     """Write a whole table in the place of the old one."""
     path = Path(run_dir) / "tables" / f"{name}.csv"
-    _replace(path, schema(name), _validated(schema(name), rows, fingerprint)[0])
+    _replace(path, schema(name), _validated(schema(name), rows, fingerprint).values())
 
 
 def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str,
-               present: Iterable[tuple] = frozenset()) -> tuple[list[tuple], set[tuple]]:
-    """The rows in the order of the file's columns, with the fingerprint, and their keys; present: keys of other rows."""
-    checked, keys = [], set()
+               present: Container[tuple] = ()) -> dict[tuple, tuple]:
+    """By key the rows in the order of the file's columns, with the fingerprint; present: keys of other rows."""
+    checked = {}
     for row in rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows:
         if differing := row.keys() ^ schema.kinds.keys():
             raise ValueError(f"table {schema.name}: columns missing or unknown: {sorted(differing)}; {DECLARED.name} "
                              f"declares {list(schema.kinds)}")
         values = {name: _value(schema, name, row[name]) for name in schema.kinds}
         key = tuple(values[name] for name in schema.key)
-        if key in keys or key in present:
+        if key in checked or key in present:
             raise ValueError(f"table {schema.name} would have two rows of {dict(zip(schema.key, key))}; leave out rows "
                              "whose key is among keys()")
-        keys.add(key)
-        checked.append((*values.values(), fingerprint))
-    return checked, keys
+        checked[key] = *values.values(), fingerprint
+    return checked
 
 
 def _value(schema: Schema, name: str, value: object) -> object:

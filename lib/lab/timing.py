@@ -3,9 +3,9 @@ forward passes, as code counts it while it runs.
 """
 
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Callable
 
 import numpy as np
 import torch
@@ -28,26 +28,13 @@ class Timing:
     repeats: int = 0
     skipped: str = ""
 
-    @property
-    def row(self) -> dict[str, float]:
-        """The quartiles in milliseconds and the repeats, under the names of a table's columns."""
-        return {"median_ms": 1e3 * self.median, "lower_ms": 1e3 * self.lower, "upper_ms": 1e3 * self.upper,
-                "repeats": self.repeats}
-
-
-def wall_seconds(call: Call, device: str | torch.device) -> float:
-    """Seconds of one call, from idle device to idle device."""
-    synchronise(device)
-    start = time.perf_counter()
-    call()
-    synchronise(device)
-    return time.perf_counter() - start
-
 
 def device_seconds(call: Call, device: str | torch.device) -> float:
     """Seconds of one call by the device's own clock; on a GPU without the launches, which overlap with other work."""
     if torch.device(device).type != "cuda":
-        return wall_seconds(call, device)
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
     with torch.cuda.device(device):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda._sleep(ASLEEP)
@@ -58,16 +45,9 @@ def device_seconds(call: Call, device: str | torch.device) -> float:
     return start.elapsed_time(end) / 1e3
 
 
-def interleaved(
-    alternatives: dict[str, Call],
-    *,
-    repeats: int,
-    seconds: float,
-    generator: torch.Generator,
-    device: str | torch.device = "cpu",
-    before: Callable[[str], object] = lambda name: None,
-    clock: Callable[[Call, str | torch.device], float] = wall_seconds,
-) -> dict[str, Timing]:
+def interleaved(alternatives: dict[str, Call], *, repeats: int, seconds: float, generator: torch.Generator,
+                device: str | torch.device = "cpu",
+                before: Callable[[str], object] = lambda name: None) -> dict[str, Timing]:
     """Times alternatives against each other in rounds of shuffled order: drift of the machine affects all alike.
 
     Each alternative is first called once, in the order given, until these calls have taken `seconds`. Then all share
@@ -76,31 +56,31 @@ def interleaved(
     rounds. `before` is called with the name before each call and is not timed: it may flush the caches, or restore what
     a call changes.
     """
-    once, failed = {}, {}
-    for name, call in alternatives.items():
+    def timed(name: str) -> float:
+        before(name)
+        return device_seconds(alternatives[name], device)
+
+    untried = f"time: not tried, one call of each of those before it took more than {seconds:g} s"
+    once, skipped = {}, dict.fromkeys(alternatives, untried)
+    for name in alternatives:
         if sum(once.values()) <= seconds:
             try:
-                before(name)
-                once[name] = clock(call, device)
+                once[name] = timed(name)
             except Exception as error:  # compilers, libraries and devices without memory raise errors of many kinds
-                failed[name] = failure(error)
+                skipped[name] = failure(error)
     names = sorted(once, key=once.get)
     while names and LEAST_REPEATS * sum(once[name] for name in names) > seconds:
-        names.pop()
-    counts, left = {}, seconds
-    for place, name in enumerate(names):  # cheapest first: an equal share each of the time that is left
-        share = left / (len(names) - place)
+        skipped[names[-1]] = too_long(once[names.pop()], seconds)
+    counts, remaining = {}, seconds
+    for index, name in enumerate(names):  # cheapest first: an equal share each of the time that remains
+        share = remaining / (len(names) - index)
         counts[name] = int(min(repeats, max(LEAST_REPEATS, share / max(once[name], 1e-9))))
-        left -= counts[name] * once[name]
+        remaining -= counts[name] * once[name]
     samples, rounds = {name: [] for name in names}, max(counts.values(), default=0)
     for index in range(rounds):
-        for at in torch.randperm(len(names), generator=generator).tolist():
-            name = names[at]
+        for name in [names[position] for position in torch.randperm(len(names), generator=generator).tolist()]:
             if (index + 1) * counts[name] // rounds > index * counts[name] // rounds:
-                before(name)
-                samples[name].append(clock(alternatives[name], device))
-    untried = f"time: not tried, one call of each of those before it took more than {seconds:g} s"
-    skipped = {name: too_long(once[name], seconds) if name in once else untried for name in alternatives} | failed
+                samples[name].append(timed(name))
     times = {}
     for name in alternatives:
         if name in samples:
@@ -144,15 +124,11 @@ def flusher(device: str | torch.device = "cpu") -> Callable[[str], object]:
     return lambda name: data.sum()
 
 
-# ------------------------------------------------------------------------------------------------------ forward passes
-# Models and drafters report each forward pass to the active clock. Contexts are classes, which cost less per round
-# than generators do.
-
-
 class clocked:
-    """Counts the forward passes inside, in this thread; an inner clock hides an outer one.
+    """Counts the time of models' forward passes inside, in this thread; an inner clock hides an outer one.
 
-    seconds: spent in forward passes so far; on a GPU, the seconds that launching them takes.
+    seconds: spent in forward passes so far; on a GPU, the seconds that launching them takes. (Contexts that are classes
+    cost less per round than generators do.)
     """
 
     def __enter__(self) -> "clocked":
@@ -167,7 +143,7 @@ _CLOCK: ContextVar[clocked | None] = ContextVar("clock", default=None)
 
 
 class forward:
-    """One forward pass of a model."""
+    """One forward pass of a model, which the active clock counts."""
 
     def __enter__(self) -> None:
         self.start = time.perf_counter()

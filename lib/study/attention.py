@@ -279,7 +279,7 @@ def time_cell(cell: Cell, names: Sequence[str], peaks: Mapping[str, float], *, s
             flush, (small_calls, _) = timing.flusher(device), prepared(ready, small)
             before = {"before": lambda name: (flush(name), small_calls.get(name, int)())}
         times = timing.interleaved(ready, repeats=repeats, seconds=seconds, generator=generator, device=device,
-                                   clock=timing.device_seconds, **before)
+                                   **before)
     times |= {name: timing.Timing(skipped=reason) for name, reason in (skipped | failed).items()}
     columns, roofline = dict(zip(CELL, astuple(cell))), cell.roofline(peaks)
     return [dict(**columns, alternative=name, ms=1e3 * time.median, low=1e3 * time.lower, high=1e3 * time.upper,

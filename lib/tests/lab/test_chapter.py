@@ -1,6 +1,7 @@
 """A chapter measures once and reads its tables; its page shows what others wrote and runs nothing of it."""
 
 import base64
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import matplotlib
@@ -9,39 +10,44 @@ import pandas as pd
 from bs4 import BeautifulSoup
 from nbformat import v4
 
-from lib.lab import execute, provenance
+from lib.lab import execute, provenance, tables
 from lib.lab.chapter import Chapter
 
 matplotlib.use("agg")
 CALLS: list[int] = []
 
 
-def measured(store, *, device, count):
+def settings(count: int) -> SimpleNamespace:
+    return SimpleNamespace(count=count, parameters={"count": count}, files=[], device="cpu")
+
+
+def measured(store, settings):
     """A measuring function, which keeps rows."""
-    done = store.open("peaks").keys()
-    for threads in range(count):
-        if ("cpu", threads, "bandwidth") not in done:
-            CALLS.append(threads)
-            store.open("peaks").append(device="cpu", threads=threads, what="bandwidth", value=1.0, unit="byte/s")
+    rows = store.open("plain")
+    for index in range(settings.count):
+        if (index,) not in rows.keys():
+            CALLS.append(index)
+            rows.append(index=index)
 
 
 def test_a_chapter_measures_once_reads_its_tables_and_calls_nothing_while_it_is_rendered(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(provenance, "machine", lambda device: {"device": device})
+    monkeypatch.setitem(tables.schemas(), "plain", tables.Schema("plain", ("index",), {"index": "integer"}))
     chapter = Chapter(str(tmp_path), "02")
-    assert not chapter.has("peaks", "models") and list(chapter.table("models"))[0] == "model"
-    assert capsys.readouterr().out == "not measured in this run: peaks, models\n"
+    assert not chapter.has("plain", "03_plain") and list(chapter.table("plain")) == ["index"]
+    assert capsys.readouterr().out == "not measured in this run: plain, 03_plain\n"
     for _ in range(2):
-        chapter.measure(measured, count=3)
-    assert chapter.has("peaks") and CALLS == [0, 1, 2] and "fingerprint" not in chapter.table("peaks")
-    chapter.measure(measured, count=2)
-    assert CALLS == [0, 1, 2, 0, 1] and len(chapter.table("peaks")) == 2, "other settings, other rows"
+        chapter.measure(measured, settings(3))
+    assert chapter.has("plain") and CALLS == [0, 1, 2] and chapter.table("02_plain").equals(chapter.table("plain"))
+    chapter.measure(measured, settings(2))
+    assert CALLS == [0, 1, 2, 0, 1] and len(chapter.table("plain")) == 2, "other settings, other rows"
     monkeypatch.setenv(provenance.RENDER, "1")
-    chapter.measure(measured, count=9)
-    assert len(chapter.table("peaks")) == 2
+    chapter.measure(measured, settings(9))
+    assert len(chapter.table("plain")) == 2
     figure, _ = plt.subplots()
     chapter.save(figure, "one")
     assert (tmp_path / "figures" / "02_one.png").exists() and (tmp_path / "figures" / "02_one.svg").exists()
-    assert not Chapter("", "02").has("peaks"), "a notebook without a run keeps nothing"
+    assert not Chapter("", "02").has("plain"), "a notebook without a run keeps nothing"
 
 
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>` $\\frac{$ &lt;b&gt;"
