@@ -20,44 +20,39 @@ MOST_LABELS = 6  # lines that are named at their ends
 LABEL_POINTS = 13  # height of a label
 
 
-def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label: str, lower: str | None = None,
-          upper: str | None = None, panels: str | None = None, log_x: bool = False, log_y: bool = False,
-          order: Sequence[str] | None = None, columns: int = 3, title: str = "", bound: float | None = None) -> Figure:
-    """A line for each value of column `by`, with a band from column `lower` to `upper`; a panel for each value of
-    `panels`.
+def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str], panels: str | None = None,
+          band: bool = False, log: str = "", bound: float | None = None) -> Figure:
+    """A line for each value of column `by`; a panel for each value of `panels`.
 
-    order: the names in the order that gives them colours, for those without a style of their own. bound: a ceiling,
-    drawn as a dotted line. Up to MOST_LABELS lines are named at their ends, in the last panel of each row; more have a
-    legend in the order in which they end.
+    labels: of the axes. band: from the column low to high around a line. log: the logarithmic axes, "x" or "xy". bound: a
+    ceiling, drawn as a dotted line. Up to MOST_LABELS lines are named at their ends, in the last panel of each row; more
+    have a legend in the order in which they end.
     """
-    styles = styles_of(order if order is not None else rows[by])
-    groups = [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
+    styles, groups = styles_of(rows[by]), [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
     ticks = np.unique(rows[x])
     if len(ticks) > 8 and ticks[0] > 0:  # only powers of two
         ticks = 2.0 ** np.arange(np.ceil(np.log2(ticks[0])), np.floor(np.log2(ticks[-1])) + 1)
-    figure, axes = _panels(len(groups), min(columns, len(groups)))
+    figure, axes = _panels(len(groups))
     for axis, (name, group) in zip(axes.flat, groups):
         for strategy, line in group.sort_values(x, kind="stable").groupby(by, sort=False):
-            marked = np.isin(line[x], ticks if log_x else line[x][:: max(1, len(line) // 8)])
+            marked = np.isin(line[x], ticks if "x" in log else line[x][:: max(1, len(line) // 8)])
             axis.plot(line[x], line[y], **styles[strategy].line, label=shown(strategy), markeredgecolor="white",
                       markevery=list(np.flatnonzero(marked)), markeredgewidth=0.6)
-            if lower and upper:
-                axis.fill_between(line[x], line[lower], line[upper], color=styles[strategy].colour, alpha=0.15,
+            if band:
+                axis.fill_between(line[x], line["low"], line["high"], color=styles[strategy].colour, alpha=0.15,
                                   linewidth=0)
         if bound is not None:
             axis.axhline(bound, **REFERENCE)
-        if log_x:
+        if "x" in log:
             axis.set_xscale("log", base=2)
             _plain_ticks(axis.xaxis, FixedLocator(ticks))
-        if log_y:
+        if "y" in log:
             axis.set_yscale("log")
             _plain_ticks(axis.yaxis, LogLocator(subs=(1, 2, 5)))
-        axis.set(title=shown(name) or title, xlabel=x_label)
+        axis.set(title=shown(name), xlabel=labels[0])
         axis.tick_params(labelbottom=True)
     for axis in axes[:, 0]:
-        axis.set_ylabel(y_label)
-    if panels and title:
-        figure.suptitle(title, x=0.01, ha="left", weight="bold")
+        axis.set_ylabel(labels[1])
     if rows[by].nunique() > MOST_LABELS:
         handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
         ends = rows[rows[x] == rows.groupby(by)[x].transform("max")].groupby(by)[y].mean()
@@ -69,8 +64,9 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, x_label: str, y_label:
     return figure
 
 
-def _panels(count: int, columns: int) -> tuple[Figure, np.ndarray]:
+def _panels(count: int) -> tuple[Figure, np.ndarray]:
     """A figure of so many panels, and its axes [rows, columns], of which the last ones may be hidden."""
+    columns = 2 if count == 4 else min(count, 3)
     rows = -(-count // columns)
     width, height = {1: (7.4, 4.4), 2: (10.6, 4.2)}.get(columns, (3.3 * columns + 2.0, 2.9))
     figure, axes = plt.subplots(rows, columns, squeeze=False, sharex=True, sharey=True, layout="constrained",

@@ -88,8 +88,8 @@ def table():
 
 
 def test_lines_show_each_strategy_with_its_interval_and_its_name_at_its_end():
-    figure = charts.lines(table(), x="budget", y="mean", by="family", lower="low", upper="high", panels="kind",
-                         x_label="budget (nodes)", y_label="tokens", log_x=True)
+    figure = charts.lines(table(), x="budget", y="mean", by="family", panels="kind", band=True, log="x",
+                          labels=("budget (nodes)", "tokens"))
     assert [axis.get_title(loc="left") or axis.get_title() for axis in figure.axes] == ["code", "prose"]
     for axis in figure.axes:
         drawn = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
@@ -144,7 +144,7 @@ def test_labels_at_the_ends_of_lines_do_not_overlap_and_move_only_if_they_must(l
 @pytest.mark.parametrize("count", [charts.MOST_LABELS, charts.MOST_LABELS + 1])
 def test_few_lines_are_named_at_their_ends_and_many_in_a_legend(count):
     rows = pd.DataFrame([{"x": x, "y": x * line, "by": f"line {line}"} for line in range(count) for x in (1, 2)])
-    figure = charts.lines(rows, x="x", y="y", by="by", x_label="", y_label="")
+    figure = charts.lines(rows, x="x", y="y", by="by", labels=("", ""))
     ends = [text.get_text() for text in figure.axes[0].texts]
     assert ends == ([f"line {line}" for line in range(count)] if count <= charts.MOST_LABELS else [])
     assert bool(figure.legends) == (count > charts.MOST_LABELS)
