@@ -48,8 +48,13 @@ class Own:
         return nullcontext(Decoding(self, way))
 
     def line(self, way: Way) -> str:
-        """The call of `generate`."""
-        return f'generate(target, make("{way.method}", pair), input_ids, shape="{way.shape_name}")'
+        """The call of `generate`; a tree that was grown from text is written out."""
+        try:
+            named(way.shape_name)
+            shape = f'"{way.shape_name}"'
+        except ValueError:
+            shape = f"Tree.from_choices({way.shape.choices()})"
+        return f'generate(target, make("{way.method}", pair), input_ids, shape={shape})'
 
     @cached_property
     def chains(self) -> bool:
