@@ -55,6 +55,16 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def by_quarter(trace: Trace, walk: Walk) -> pd.DataFrame:
+    """One row per quarter of the text, 1 to 4, and prompt: the rounds that start in it, and their accepted tokens."""
+    quarters = 1 + 4 * walk.starts // trace.lengths[walk.rows]
+    frames = []
+    for quarter in range(1, 5):
+        within = walk.select(quarters == quarter)
+        frames.append(tally(trace.prompts, trace.kinds, within.rows, accepted=within.accepted).assign(quarter=quarter))
+    return pd.concat(frames, ignore_index=True)
+
+
 def by_node(tree: Tree, walk: Walk) -> pd.DataFrame:
     """One row per drafted node: its path of ranks ("0.0.1"), its depth, the rounds, and how many accepted it."""
     accepted = np.bincount(walk.nodes, minlength=tree.size) @ tree.mask.astype(np.int64)

@@ -52,7 +52,7 @@ def traces_folder(bench: Bench, drafters: Mapping[str, object], **settings) -> t
     mark = provenance.fingerprint(
         files=[folder_of(pair.target_name, name) for name in made_for(pair.target_name)],
         device=pair.target.device.type, parameters=settings | {
-            "weights": {name: weights_digest(model) for name, model in models.items()}, "drafters": sorted(ranked),
+            "dtype": pair.dtype, "weights": {name: weights_digest(model) for name, model in models.items()}, "drafters": sorted(ranked),
             "prompts": [[name, *ids.tolist()] for name, ids in zip(prompts.names, prompts.ids)]})
     name = f"{pair.target_name}-{mark}".replace("/", "_")
     folders = bench.store.folder / "traces"

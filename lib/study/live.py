@@ -13,8 +13,8 @@ import pandas as pd
 
 from lib.decoding.loop import generate, in_batches
 from lib.decoding.walkthrough import walk
-from lib.drafters.drafter import LIVE, Drafter
-from lib.drafters.registry import DRAFTERS, make, parse
+from lib.drafters.drafter import Drafter
+from lib.drafters.registry import DRAFTERS, LIVE, make, parse
 from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet

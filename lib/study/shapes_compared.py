@@ -15,7 +15,6 @@ import pandas as pd
 import torch
 
 from lib.decoding.checks import checkable
-from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter
 from lib.drafters.registry import BY_RANKS, DRAFTERS, make, parse
 from lib.engines.methods import Way
@@ -44,8 +43,8 @@ DRAWS = 5  # of choosing prompts
 
 
 def measure(store: Store, settings) -> None:
-    """Fills the tables prompts, texts, rounds, depth, nodes, rank, vocabulary, choices, live, expected, answer and
-    models. settings: `study.settings.Acceptance`.
+    """Fills the tables prompts, texts, rounds, rank, nodes, depth, position, choices, live, expected, answer and models.
+    settings: `study.settings.Acceptance`.
 
     Details, live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that are
     there are not computed again. With `publish`, greedy traces go to this folder as files of the atlas.
@@ -65,10 +64,8 @@ def measure(store: Store, settings) -> None:
             used = drafters if temperature == settings.temperatures[0] else first_ranked(drafters)
             recorded = record(bench, used)
             replay_all(bench, recorded, used, settings)
-            if temperature == settings.temperatures[0]:
-                add(store, "vocabulary", coverage(bench, recorded))
-                if settings.publish:
-                    publish(bench, recorded, drafters, Path(settings.publish))
+            if settings.publish and not temperature:
+                publish(bench, recorded, used, Path(settings.publish))
             if is_first and temperature == settings.temperatures[0]:
                 judge_details(bench, recorded, drafters, settings)
                 decode_live(bench, pairs, recorded, drafters, settings)
@@ -177,20 +174,24 @@ def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str])
 
 
 def judge_details(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
-    """Adds the rows of the tables "depth" and "nodes" of drafters with ranks, and of the first one "choices"."""
+    """Adds the rows of the tables "nodes", "depth" and "position" of drafters with ranks, and of the first one
+    "choices".
+    """
     choosing, judging = parts_of(bench, recorded)
     main = [shape_name(family, settings.budget) for family in families_of(settings)]
     small = [shape_name(family, budget) for family, budget in product(NESTED, settings.budgets) if budget <= LARGEST]
-    nodes, depths = [], []
+    nodes, depths, quarters = [], [], []
     for name, shape in product(judging.ranks, dict.fromkeys([*main, *small])):
         tree, about = acceptance.tree_of(shape, choosing, name), {"drafter": name, "shape": shape}
         if tree.max_depth <= atlas.levels_of(judging, name):
             walk = acceptance.rounds_of(judging, tree, name)
             nodes.append(acceptance.by_node(tree, walk).drop(columns="depth").assign(**about))
             if shape in main:
-                depths.append(acceptance.by_depth(judging, tree, walk).drop(columns="kind").assign(**about))
+                depths.append(acceptance.by_depth(judging, tree, walk).assign(**about))
+                quarters.append(acceptance.by_quarter(judging, walk).assign(**about))
     add(bench.store, "nodes", pd.concat(nodes).assign(target=bench.target))
-    add(bench.store, "depth", pd.concat(depths).assign(target=bench.target))
+    add(bench.store, "depth", pd.concat(depths).drop(columns="kind").assign(target=bench.target))
+    add(bench.store, "position", pd.concat(quarters).drop(columns="kind").assign(target=bench.target))
     (first,), generator = first_ranked(drafters), np.random.default_rng(settings.seed)
     rows = choose_from_prompts(choosing, judging, first, settings.budget, generator)
     add(bench.store, "choices", rows.assign(target=bench.target, drafter=first))
@@ -223,18 +224,6 @@ def _chosen_from(piece: tuple[int, list[str]], choosing: Trace, judging: Trace, 
             rows = acceptance.tally_walk(judging, acceptance.rounds_of(judging, tree, drafter))
             frames.append(rows[["prompt", "rounds", "accepted"]].assign(family=family))
     return pd.concat(frames).assign(draw=draw, prompts=len(prompts))
-
-
-def coverage(bench: Bench, recorded: Recorded) -> pd.DataFrame:
-    """The table "vocabulary" of a target whose frequent tokens ship: how many of each text's tokens are among the first
-    `vocabulary.REDUCED` of them.
-    """
-    if not vocabulary.ships(bench.target):
-        return pd.DataFrame()
-    trace, frequent = recorded.trace, vocabulary.shipped(bench.target, vocabulary.REDUCED).numpy()
-    texts = [row[1 : length + 1] for row, length in zip(trace.tokens, trace.lengths)]
-    return pd.DataFrame(dict(target=bench.target, prompt=trace.prompts, tokens=list(map(len, texts)),
-                             covered=[int(np.isin(text, frequent).sum()) for text in texts]))
 
 
 # ------------------------------------------------------------------------------------------------- live, atlas, models

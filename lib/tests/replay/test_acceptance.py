@@ -54,6 +54,16 @@ def test_depths_add_up_to_the_accepted_length():
     assert (wide["reached"].to_numpy()[1:] <= wide["accepted"].to_numpy()[:-1]).all()
 
 
+def test_quarters_share_out_the_rounds():
+    made = recorded()
+    walk = acceptance.rounds_of(made, CHAIN, "d")
+    quarters, table = acceptance.by_quarter(made, walk), acceptance.tally_walk(made, walk)
+    for name in ("rounds", "accepted"):
+        assert quarters.groupby("prompt")[name].sum()[table["prompt"]].tolist() == table[name].tolist()
+    first = (walk.starts < np.ceil(made.lengths[walk.rows] / 4)).sum()
+    assert quarters.loc[quarters["quarter"] == 1, "rounds"].sum() == first and set(quarters["quarter"]) == {1, 2, 3, 4}
+
+
 def test_acceptance_by_rank_counts_positions_before_the_limit():
     made = synthetic(np.random.default_rng(0), rows=30, width=24, ranks=20, beyond=5)
     ranks = np.concatenate([made.ranks["d"][i, : made.lengths[i]] for i in range(30)])

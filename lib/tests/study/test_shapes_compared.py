@@ -1,0 +1,187 @@
+"""Notebook 2's tables: replayed rows beside live decoding, who competes, choices, and one trace for all."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lib.drafters.registry import make
+from lib.engines.own import Own
+from lib.lab.chapter import Store
+from lib.models import Pair
+from lib.models.prompts import PromptSet
+from lib.replay import acceptance, atlas, recording, simulated
+from lib.replay.rank_paths import frequent
+from lib.replay.recording import Competitors
+from lib.study import shapes_compared as study
+from lib.study.acceptance import record, replay, traces_folder
+from lib.study.bench import CHOOSING, JUDGING, Bench
+from lib.tests import small_models
+from lib.tests.live import decode
+from lib.tests.replay.test_acceptance import of_ranks, recorded
+from lib.tests.replay.test_recording import Tokenizer
+from lib.trees import named
+from lib.trees.tree import Tree
+
+TARGET = small_models.llama(0)
+TARGET.generation_config.eos_token_id = None
+PAIR = Pair("t/d", TARGET, small_models.related(TARGET, 1, noise=0.3), Tokenizer(), "t", "d")
+ALONE = Pair("t", TARGET, None, Tokenizer(), "t", "none")
+PROMPTS = PromptSet(tuple("abcdef"), ("k", "l") * 3, tuple(small_models.prompts(0, (9, 12, 7, 8, 15, 6))), (1,) * 6)
+SHAPES = ["chain:8", "kary:2@6", "independent:2@5", "optimal@6", "frequent@6"]
+SETTINGS = dict(
+    pairs=["small/tiny", "small/tiny-small"], drafters=["model", "lookup", "eagle3", "merged"], prompts="",
+    choose_prompts=1, judge_prompts=1, new_tokens=8, temperatures=[0.0, 1.0], families=["star"], budgets=[2], budget=4,
+    chain_lengths=[3], live_shapes=["chain:2"], live_tokens=6, dtype="float32", device="cpu", seed=0, publish="")
+
+
+def bench_of(folder, pair=PAIR, temperature=0.0, longest=8) -> Bench:
+    parts = [CHOOSING] * 2 + [JUDGING] * 4
+    return Bench(Own(pair, PROMPTS.ids, temperature), Store(folder, "02", "m"), "t", PROMPTS, parts, 24, {1: 0}, longest,
+                 [])
+
+
+def counts_of(done) -> dict[str, list[int]]:
+    """By prompt the rounds of live decoding: their number, draft tokens and accepted tokens."""
+    sums = {name: [0, 0, 0] for name in PROMPTS.names}
+    for one in done.rounds:
+        sums[PROMPTS.names[one.row]] = np.add(sums[PROMPTS.names[one.row]], (1, one.drafted, one.accepted)).tolist()
+    return sums
+
+
+@pytest.mark.parametrize("pair", [PAIR, ALONE], ids=["a pair", "a target alone"])
+def test_replayed_rows_are_those_of_live_decoding(pair, tmp_path):
+    """By ranks and by drafting again, of static trees and of trees that grow."""
+    bench = bench_of(tmp_path, pair)
+    specs = ["model", "combined"] if pair is PAIR else []
+    drafters = Competitors(study.competing, [pair], (*specs, "lookup", "sam"), 0, 0) if specs else \
+        {"lookup": make("lookup", pair), "sam": make("sam", pair)}
+    made = record(bench, drafters)
+    for name, drafter in drafters.items():
+        if name == "random":  # each run draws other tokens
+            continue
+        shapes = [shape for shape in SHAPES if name in made.trace.ranks or shape[0] not in "of"]
+        shapes += ["opttree:3,4@7", "dyspec@9"] if drafter.traits.grows else []
+        ways = study.ways_of(name, drafter, made.trace, shapes)
+        assert [way.shape_name for way in ways] == shapes
+        replay(bench, made, ways)
+        for way in ways:
+            done = decode(TARGET, drafter, PROMPTS.ids, shape=way.shape, max_new_tokens=24, rows=2)
+            rows = bench.store.open("rounds").frame().query("drafter == @name and shape == @way.shape_name")
+            counts = rows.set_index("prompt")[["rounds", "drafted", "accepted"]].T.to_dict("list")
+            assert counts == counts_of(done), (name, way.shape_name)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
+def test_drafting_again_has_the_rows_that_ranks_give(temperature, tmp_path):
+    bench = bench_of(tmp_path, temperature=temperature)
+    made, drafter = record(bench, {"model": make("model", PAIR)}), make("model", PAIR)
+    for shape in SHAPES:
+        tree = acceptance.tree_of(shape, made.trace, "model")
+        by_ranks = acceptance.tally_walk(made.trace, acceptance.rounds_of(made.trace, tree, "model"))
+        walk = simulated.rounds(made, drafter, tree)
+        pd.testing.assert_frame_equal(acceptance.tally_walk(made.trace, walk), by_ranks)
+        assert (walk.draft_calls == tree.max_depth).all()
+
+
+def test_padding_of_the_vocabulary_is_never_drafted(tmp_path):
+    padded = replace(PAIR, draft_model=small_models.llama(3, vocabulary=small_models.VOCABULARY + 9))
+    made = record(bench_of(tmp_path), {})
+    walk = simulated.rounds(made, make("model", padded), named("dyspec:1@40"))
+    assert (walk.drafted == small_models.VOCABULARY).all()
+
+
+def test_who_competes(capsys):
+    names = list(study.competing([PAIR], ["sam", "merged", "oracle", "model", "adaptive"], 0, 0))
+    assert names == ["model", "sam", "random"], "draft models first; without what decodes live, and one control"
+    assert list(study.competing([PAIR, PAIR], ["model", "sam"], 0, 0)) == ["model (d)", "sam", "random"]
+    with pytest.raises(ValueError, match="drafters are sam, of which none has ranks; add one"):
+        study.competing([PAIR], ["sam"], 0, 0)
+    assert list(study.competing([PAIR], ["model", "sam"], 250, 0))[:2] == ["model", "sam"]
+    with pytest.raises(ValueError, match="none has ranks"):
+        study.competing([PAIR], ["model", "sam"], 300, 0)
+    assert "model is left out: prompt and new tokens need 300 positions" in capsys.readouterr().out
+
+
+def test_a_trace_serves_all_that_need_no_longer_text(tmp_path, monkeypatch):
+    """A second notebook takes the first one's text where weights, prompts and drafters are equal."""
+    drafters = {"model": make("model", PAIR)}
+    first = record(bench_of(tmp_path), drafters)
+    monkeypatch.setattr(recording, "record_batch", lambda *batch: pytest.fail("recorded again"))
+    shorter = replace(bench_of(tmp_path, longest=3), store=Store(tmp_path, "05", "other"))
+    second = record(shorter, drafters)
+    assert np.array_equal(first.trace.ranks["model"], second.trace.ranks["model"])
+    assert first.trace.labels == second.trace.labels and len([*(tmp_path / "traces").iterdir()]) == 1
+    for other in (bench_of(tmp_path, longest=9), replace(shorter, new_tokens=25), bench_of(tmp_path, temperature=1.0),
+                  replace(shorter, prompts=PROMPTS.select(range(5))),
+                  bench_of(tmp_path, replace(PAIR, target=small_models.llama(1)))):
+        with pytest.raises(pytest.fail.Exception, match="recorded again"):
+            record(other, drafters)
+    assert traces_folder(shorter, {}, temperature=0.0) != traces_folder(shorter, drafters, temperature=0.0)
+
+
+def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_there():
+    made, tree = recorded(), named("kary:2@14")
+    rounds = acceptance.rounds_of(made, tree, "d")
+    nodes = acceptance.by_node(tree, rounds)
+    assert nodes["accepted"].sum() == acceptance.by_depth(made, tree, rounds)["accepted"].sum()
+    assert Tree.from_choices(tuple(map(int, path.split("."))) for path in nodes["path"]) == tree, "rows by node"
+    for node in range(1, tree.size):
+        children = [child - 1 for child in tree.children(node)]
+        assert nodes["accepted"][node - 1] >= nodes["accepted"][children].sum()
+
+
+def test_choices_end_with_the_tree_of_all_prompts():
+    rng = np.random.default_rng(3)
+    made = of_ranks(np.minimum(rng.geometric(0.5, (14, 30)) - 1, 9))
+    choosing, judging = made.select(np.arange(14) < 6), made.select(np.arange(14) >= 6)
+    rows = study.choose_from_prompts(choosing, judging, "d", 8, np.random.default_rng(0), draws=3)
+    assert rows.groupby("prompts")["draw"].nunique().to_dict() == {1: 3, 2: 3, 4: 3, 6: 1}
+    last = rows[(rows["prompts"] == 6) & (rows["family"] == "frequent")]
+    whole = acceptance.rounds_of(judging, frequent(choosing, 8, "d"), "d")
+    assert last["accepted"].sum() == whole.accepted.sum() and last["rounds"].sum() == len(whole.rows)
+
+
+def test_looping_texts_choose_and_judge_no_tree(tmp_path):
+    bench = bench_of(tmp_path)
+    made = record(bench, {})
+    table = bench.store.open("texts").frame().assign(loops=[name in "ad" for name in PROMPTS.names])
+    bench.store.write("texts", table.drop(columns="fingerprint"))
+    choosing, judging = study.parts_of(bench, made)
+    assert choosing.prompts == ("b",) and judging.prompts == ("c", "e", "f")
+
+
+def test_a_measured_chapter_has_all_tables_and_is_not_measured_again(tmp_path, monkeypatch):
+    """Stopped in the middle, it goes on with the rows that it has; the second call loads no model."""
+    store, settings = Store(tmp_path, "02", "mark"), SimpleNamespace(**SETTINGS | {"publish": str(tmp_path)})
+    with monkeypatch.context() as stopped:
+        stopped.setattr(study, "judge_details", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            study.measure(store, settings)
+    rows = store.open("rounds").frame()
+    with monkeypatch.context() as kept:
+        kept.setattr(study, "replay", lambda bench, recorded, ways, rows: None if bench.backend.temperature or not ways
+                     else pytest.fail("replayed again"))
+        study.measure(store, settings)
+    written = {name: store.open(name).frame() for name in (
+        "prompts", "texts", "rounds", "depth", "nodes", "position", "rank", "choices", "live", "expected", "answer", "models")}
+    assert all(map(len, written.values())) and written["rounds"].equals(rows)
+    parts = written["prompts"].set_index("prompt")["part"]
+    assert set(parts) == {CHOOSING, JUDGING} and set(rows["prompt"].map(parts)) == {JUDGING}
+    greedy = rows[rows["temperature"] == 0].groupby("drafter")["shape"].unique().map(set)
+    assert set(greedy.index) == {"model (tiny)", "model (tiny-small)", "eagle3", "lookup", "random"}
+    assert {"chain:2", "chain:3", "chain:4", "star@4", "optimal@2", "opttree:4,8,0.05@4"} <= greedy["model (tiny)"]
+    assert greedy["lookup"] == {"chain:2", "chain:3", "chain:4", "kary:2@2", "kary:2@4"}
+    assert set(written["live"]["drafter"]) == {"merged", "model"} and written["live"]["identical"].all()
+    assert set(written["models"]["model"]) == {"small", "tiny", "tiny-small"}
+    for _, worked in written["answer"].groupby("round"):
+        assert worked["role"].iloc[[0, -1]].tolist() == ["root", "bonus"] and worked["parent"].iloc[0] == -1
+    published = atlas.load(tmp_path / "small.continuation.npz")
+    tally = atlas.evaluate(published, "model (tiny)", named("chain:4")).set_index("prompt")["accepted"]
+    own = rows.query("drafter == 'model (tiny)' and shape == 'chain:4' and temperature == 0").set_index("prompt")
+    assert (own["accepted"] == tally[own.index]).all()
+    assert set(published.drafts) == {"model (tiny)", "model (tiny-small)", "eagle3"}
+    monkeypatch.setattr(study, "load_pairs", lambda *names, **settings: pytest.fail("models were loaded again"))
+    study.measure(store, settings)
