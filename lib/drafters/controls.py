@@ -10,13 +10,17 @@ from lib.drafters.drafter import TextDrafter, favourites, static
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 
+LATEST = 8  # tokens of a text that decide a random draft
+
 
 class RandomDrafter(TextDrafter):
-    """Uniform random tokens, siblings distinct: the acceptance that a shape has by chance."""
+    """Uniform random tokens, siblings distinct: the acceptance that a shape has by chance. The generator and the text
+    decide them, so that replay has the rounds of live decoding.
+    """
 
     def __init__(self, vocabulary: int, generator: torch.Generator):
         self.vocabulary = vocabulary
-        self.random = random.Random(int(torch.randint(2**62, (), generator=generator)))
+        self.seed, self.random = int(torch.randint(2**62, (), generator=generator)), random.Random()
 
     @classmethod
     def of(cls, pair, *, generator: torch.Generator) -> "RandomDrafter":
@@ -24,6 +28,7 @@ class RandomDrafter(TextDrafter):
         return cls(pair.target.config.get_text_config().vocab_size, generator)
 
     def draft(self, text: list[int], shape: Tree) -> Draft:
+        self.random.seed(repr((self.seed, len(text), text[-LATEST:])))
         return Draft(shape, self._tokens(static(shape), text[-1]), "top_k")
 
     def _tokens(self, shape: Tree, root: int) -> Tensor:

@@ -105,7 +105,6 @@ AboveZero = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 TreeName = Annotated[str, read_by(read_tree)]
 Family = Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]
-GrowthRule = Annotated[str, read_by(lambda name: read_tree(f"{name}@16"))]
 DrafterSpec = Annotated[str, read_by(drafters.parse)]
 PairName = Annotated[str, read_by(registry.sources)]
 DrafterOrModel = Annotated[str, read_by(lambda name: name in drafters.DRAFTERS or registry.source(name))]
@@ -238,12 +237,10 @@ class Acceptance(OfPairs):
     temperatures: Some[Temperature]
     families: Distinct[Family]
     budgets: Some[Nodes]
+    budget: Nodes
     chain_lengths: Distinct[Nodes]
-    growth_rules: Distinct[GrowthRule]
     live_shapes: Some[TreeName]
     live_tokens: Count
-    depth_budget: Nodes
-    targets: Distinct[PairName]
     publish: Folder
     interactive: bool
 

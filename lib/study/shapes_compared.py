@@ -168,7 +168,8 @@ def shape_name(family: str, budget: int) -> str:
 def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str]) -> list[Way]:
     """A drafter with each tree, those of GROWN from the choosing part of a trace; without deeper trees than it has."""
     trees = {shape: acceptance.tree_of(shape, choosing, name) for shape in shapes}
-    levels = min(atlas.levels_of(choosing, name) if name in choosing.ranks else np.inf, drafter.deepest or np.inf)
+    is_looked_up = name in choosing.ranks and not drafter.traits.reads_text
+    levels = min(atlas.levels_of(choosing, name) if is_looked_up else np.inf, drafter.deepest or np.inf)
     return [Way(f"{name}, {shape}", name, tree, shape, drafter) for shape, tree in trees.items()
             if tree.max_depth <= levels]
 

@@ -9,7 +9,7 @@ from lib.decoding.loop import generate
 from lib.drafters.registry import make
 from lib.lab import tables
 from lib.lab.chapter import Store
-from lib.models import Pair
+from lib.models.load import Pair
 from lib.models.prompts import PromptSet
 from lib.study import live
 from lib.study.live import Setting

@@ -62,7 +62,7 @@ def test_a_notebooks_globals_make_an_object_without_what_is_no_parameter():
     (Shapes, dict(max_budget=3), "max_budget is 3; input should be greater than or equal to 4"),
     (Acceptance, dict(live_shapes=["kary:2"]), "live_shapes: 'kary:2' cannot be read"),
     (Acceptance, dict(live_shapes=["chain:60000"]), "'chain:60000' is too large; a draft tree has at most 512 nodes"),
-    (Acceptance, dict(growth_rules=["eagle"]), "growth_rules: 'eagle@16' is unknown"),
+    (Acceptance, dict(families=["eagle"]), "families: 'eagle@1' is unknown"),
     (Acceptance, dict(temperatures=[0, -1]), "temperatures is -1; input should be greater than or equal to 0"),
     (Acceptance, dict(temperatures=[0, float("nan")]), "temperatures is nan; input should be a finite number"),
     (Acceptance, dict(budgets=[10**9]), "budgets is 1000000000; input should be less than or equal to 512"),
