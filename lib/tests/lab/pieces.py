@@ -7,12 +7,8 @@ from pathlib import Path
 import torch
 
 
-def squared(number: int, add: int = 0) -> int:
-    return number * number + add
-
-
-def place(number: int) -> tuple[int, int]:
-    return number, os.getpid()
+def where(number: int, shared: str) -> tuple[int, int, int]:
+    return number, os.getpid(), torch.get_num_threads()
 
 
 def dies_once(number: int, marker: str) -> int:
@@ -31,7 +27,3 @@ def fails(number: int) -> int:
     if number == 2:
         raise ValueError(f"piece {number} cannot be done")
     return number
-
-
-def threads(number: int) -> int:
-    return torch.get_num_threads()

@@ -1,33 +1,28 @@
 """Work on three processes: the same results as here, whoever dies, and only by workers that are alike."""
 
 import os
-import re
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from lib.drafters.registry import make
 from lib.forward import load_pair
 from lib.lab import cluster
 from lib.lab.chapter import Store
-from lib.measure import acceptance as study
 from lib.models.prompts import PromptSet
 from lib.replay import recording
-from lib.study import rules
+from lib.study import live, rules
 from lib.tests.lab import pieces
 
 pytestmark = pytest.mark.optional
-ASKED = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + place) for place in range(6)))
+PROMPTS = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + row) for row in range(6)), (1,) * 6)
 
 
 @pytest.fixture(scope="module")
 def address():
-    said = []
-    with cluster.workers(3, said.append) as found:
-        assert re.fullmatch(r"3 workers; what they do is shown at http://127\.0\.0\.1:\d+/status", said[0])
-        assert found.startswith("tcp://127.0.0.1:")
+    with cluster.workers(3, print) as found:
         yield found
 
 
@@ -38,88 +33,53 @@ def spread(address):
     assert not cluster.active()
 
 
-def test_pieces_come_in_their_order_and_run_elsewhere(spread):
-    assert list(cluster.spread(pieces.squared, range(20), 1)) == [n * n + 1 for n in range(20)]
-    numbers, processes = zip(*cluster.spread(pieces.place, range(12)))
+def test_pieces_come_in_their_order_and_run_elsewhere_with_as_many_threads(spread):
+    numbers, processes, threads = zip(*cluster.spread(pieces.where, range(12), "shared"))
     assert numbers == tuple(range(12)) and len(set(processes)) == 3 and os.getpid() not in processes
-    assert set(cluster.spread(pieces.threads, range(3))) == {torch.get_num_threads()}
-
-
-def test_no_more_pieces_are_taken_than_workers_have_room_for(spread):
-    taken = []
-    results = cluster.spread(pieces.squared, (taken.append(n) or n for n in range(100)))
-    assert [next(results) for _ in range(2)] == [0, 1]
-    assert len(taken) <= 2 + 3 * cluster.AHEAD
-    results.close()
-
-
-def test_a_killed_worker_costs_its_pieces_alone(spread, tmp_path):
-    marker = tmp_path / "killed"
-    assert list(cluster.spread(pieces.dies_once, range(10), str(marker))) == list(range(10)) and marker.exists()
-
-
-def test_an_error_of_a_piece_is_raised_here(spread):
+    assert set(threads) == {torch.get_num_threads()}
     with pytest.raises(ValueError, match="piece 2 cannot be done"):
         list(cluster.spread(pieces.fails, range(5)))
 
 
-def test_a_piece_that_kills_every_worker_is_given_up(spread):
+def test_a_killed_worker_costs_its_pieces_alone_and_a_piece_that_kills_every_worker_is_given_up(spread, tmp_path):
+    marker = tmp_path / "killed"
+    assert list(cluster.spread(pieces.dies_once, range(10), str(marker))) == list(range(10)) and marker.exists()
     with pytest.raises(cluster.ClusterError, match="workers died over one piece of work.*take fewer workers"):
         list(cluster.spread(pieces.always_dies, [0]))
 
 
-def test_workers_that_are_not_alike_are_refused_by_name(address):
-    from distributed import Client
-
-    own = cluster.identity()
-    with Client(address, set_as_default=False) as client:
-        cluster.check(client, own)
-        wanted = own | {"commit": "abc", "models": "x", "versions": own["versions"] | {"torch": "1.0"}}
-        told = r"worker tcp://127.*has commit \w+, not abc and has other models and has torch \S+, not 1.0.*; worker"
-        with pytest.raises(cluster.ClusterError, match=told):
-            cluster.check(client, wanted)
-    with pytest.raises(cluster.ClusterError, match="a worker joined that has commit .* not abc"):
-        cluster._work(1, pieces.squared, (), own | {"commit": "abc"}, 1)
+def test_workers_that_are_not_alike_are_refused_by_name(monkeypatch, address):
+    expected = cluster.identity() | {"commit": "abc", "torch": "1.0"}
+    monkeypatch.setattr(cluster, "identity", lambda: expected)
+    with pytest.raises(cluster.ClusterError, match=r"worker tcp://127\S* has other commit, torch; bring it to"):
+        cluster.check("worker tcp://127.0.0.1:1", dict(expected, commit="x", torch="2"), cluster.identity())
+    with pytest.raises(cluster.ClusterError, match="a worker that joined has other commit"):
+        cluster._work(1, pieces.fails, (), expected | {"commit": "x"}, 1)
 
 
 def test_where_no_cluster_is_nothing_runs(monkeypatch):
     monkeypatch.setattr(cluster, "SECONDS", 1)
-    with pytest.raises(cluster.ClusterError, match="no cluster at tcp://127.0.0.1:9 .*take --workers N"):
-        with cluster.used("tcp://127.0.0.1:9"):
-            pytest.fail("it ran")
-    with pytest.raises(cluster.ClusterError, match="no cluster at nonsense"):
-        with cluster.used("nonsense:://"):
-            pytest.fail("it ran")
+    for where in ("tcp://127.0.0.1:9", "nonsense:://"):
+        with pytest.raises(cluster.ClusterError, match=f"no cluster at {where} .*take --workers N"):
+            with cluster.used(where):
+                pytest.fail("it ran")
 
 
-def test_generators_depend_on_their_place_alone():
-    draws = [torch.rand(4, generator=cluster.seeded(*place)) for place in ((0, 0), (0, 1), (1, 0), (0, 0))]
-    assert torch.equal(draws[0], draws[3]) and len({tuple(draw.tolist()) for draw in draws}) == 3
-
-
-# -------------------------------------------------------------------------------------------------- tables of studies
+def drafters_of(pairs, *names) -> dict:
+    return {name: make(name, pairs[0]) for name in names}
 
 
 def tables(pair, folder: Path) -> dict[str, pd.DataFrame]:
-    """What the studies spread: recorded traces, trees that grow, sampled children, subsets of prompts, enumeration."""
-    competitors = recording.Competitors([pair])
-    traces = recording.record_all(
-        competitors, ASKED, ["a", "b"], temperatures=[0.0, 1.0], tokens=10, seed=3, folder=folder, deepest=4)
-    first = study.Studied(traces[0], competitors)
-    sampling = dict(new_tokens=6, seed=0)
-    found = {"growth": study.compare_grown(first, pair.drafter_name, ["dyspec", "eagle2:2,2"], [3]),
-             "choices": study.choices([first], 4, np.random.default_rng(0)),
-             "live": study.sampled_live(pair, ASKED, ["kary:2@2"], [1.0], **sampling),
-             "expected": study.expected(pair, ASKED, ["kary:2@2"], [1.0], **sampling)}
-    for place, recorded in enumerate(traces):
-        found[f"tokens {place}"] = pd.DataFrame(recorded.trace.tokens)
-        found[f"ranks {place}"] = pd.DataFrame(recorded.trace.ranks[pair.drafter_name])
+    """What studies spread: recorded traces, live rounds, enumeration."""
+    trace = recording.record(
+        pair.target, recording.Competitors(drafters_of, [pair], "model", "lookup"), PROMPTS.ids, names=PROMPTS.names,
+        kinds=PROMPTS.kinds, max_new_tokens=10, temperature=1.0, seed=3, rows=2)
     store = Store(folder, "04", "mark")
+    live.decode(store, [pair], PROMPTS, live.sampled_settings(["kary:2@2"], [1.0]), {}, 6, 0)
     keys = [(language, 1.0, 0.8, shape, "naive", "iid") for language in range(2) for shape in ("chain:2", "star:2")]
     rules.fill(store.open("rules_exact"), keys, rules.exact_rows, 3, 0)
-    rules.fill(store.open("rules_proof"), [("chain:2", "random", "naive", "iid")], rules.proof_rows, 2)
-    found |= {name: store.open(name).frame() for name in ("rules_exact", "rules_proof")}
-    return found
+    return {"tokens": pd.DataFrame(trace.tokens), "ranks": pd.DataFrame(trace.ranks["model"]),
+            **{name: store.open(name).frame() for name in ("live", "rules_exact")}}
 
 
 def test_tables_are_those_of_one_process(address, tmp_path):
@@ -127,8 +87,7 @@ def test_tables_are_those_of_one_process(address, tmp_path):
     pair = load_pair("small/tiny", dtype="float32")
     alone = tables(pair, tmp_path / "alone")
     with cluster.used(address):
-        assert list(cluster.spread(pieces.dies_once, range(4), str(tmp_path / "killed"))) == list(range(4))
+        list(cluster.spread(pieces.dies_once, range(4), str(tmp_path / "killed")))
         together = tables(pair, tmp_path / "together")
-    assert alone.keys() == together.keys()
     for name, rows in alone.items():
         assert len(rows) and rows.to_csv() == together[name].to_csv(), name
