@@ -5,7 +5,7 @@ without torch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from inspect import signature
@@ -43,7 +43,7 @@ class Kind:
     needs: str = ""  # DRAFT_MODEL, that of the pair; FOLDER, of the kind's name, with a trained head or tables
     specs: tuple[str, ...] = ()  # those that studies decode by default; heads are found in their folders instead
     advised: bool = False  # whether the recommendation tries it, by its name alone
-    written: Mapping[str, type] = field(default_factory=dict)  # the options that a name can hold, in this order
+    written: Mapping[str, type] | None = None  # the options that a name can hold; None: those of the class
 
     @property
     def drafter(self) -> type[Drafter]:
@@ -120,7 +120,9 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
     name, *parts = spec.split(":")
     if name not in DRAFTERS:
         raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
-    types, options = DRAFTERS[name].written, {}
+    options, types = {}, DRAFTERS[name].written if parts else {}
+    if types is None:
+        types = {option: of for option, of in DRAFTERS[name].options.items() if of in (int, float, str)}
     for part in parts:
         option, _, text = part.rpartition("=")
         option = option or next(iter(types), "")

@@ -15,13 +15,17 @@ import nbformat
 import psutil
 
 from lib.lab import atomic_file, tables
-from lib.lab.plan import REPORT, StageFailed
+from lib.lab.plan import REPORT
 from lib.lab.theme import with_palette
 
 PNG, MARKDOWN = "image/png", "text/markdown"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "page.js"))
 PLAIN_CODE = re.compile(r'<span class="(?:n|p|o|w|ow|nf|nn|nc|bp|kc|kd|mi|mf|si|se)">([^<]*)</span>')  # has no style
+
+
+class StageFailed(Exception):
+    """A notebook stopped with an error; what was measured before it is kept."""
 
 
 def run(notebook: Path, final: Path, values: Mapping[str, object], show_progress: bool = False) -> None:

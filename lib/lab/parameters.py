@@ -1,4 +1,4 @@
-"""The parameters of a notebook: defaults in its `parameters` cell, types and ranges in a class, checked in one place."""
+"""The parameters of a notebook: defaults in its `parameters` cell, types and ranges in a class."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Some = Annotated[list[Member], Field(min_length=1), BeforeValidator(split), Afte
 
 
 class Parameters(BaseModel):
-    """Values of a notebook's parameters; a subclass declares them. Texts of a command line become what a field holds."""
+    """Values of a notebook's parameters; a subclass declares them. Texts of a command line become what fields hold."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 

@@ -59,7 +59,7 @@ class PromptSet:
 
     def select(self, rows: Sequence[int]) -> PromptSet:
         """The prompts of these rows, in this order."""
-        return PromptSet(*(tuple(column[row] for row in rows) for column in vars(self).values()))
+        return PromptSet(*(tuple(column[row] for row in rows if column) for column in vars(self).values()))
 
     def split(self, choose: int, judge: int) -> tuple[PromptSet, PromptSet]:
         """The prompts from which trees are chosen, and those that judge them, as `split_rows` finds them."""

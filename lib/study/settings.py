@@ -48,9 +48,10 @@ def read_by(read: Callable[[str], object]) -> AfterValidator:
 
 def read_tree(name: str) -> None:
     """The name of a tree or growth rule with its budget."""
-    if name.partition("@")[0].isdecimal():
-        raise ValueError(f"{name.partition('@')[0]} stands where a name belongs; put a semicolon after each name if names "
-                         "hold commas, as in 'chain;expansion:2,2,1;'")
+    family = name.partition("@")[0]
+    if family.isdecimal():
+        raise ValueError(f"{family} stands where a name belongs; put a semicolon after each name if names hold commas, "
+                         "as in 'chain;expansion:2,2,1;'")
     if max(map(int, re.findall(r"\d+", name)), default=0) > MOST_NODES:
         raise ValueError(f"{name!r} is too large; a draft tree has at most {MOST_NODES} nodes")
     named(name, acceptance=[0.5])
@@ -158,8 +159,7 @@ class Shapes(Settings):
     def within_curves(self) -> Self:
         """The drawn trees are those of a budget of the curves."""
         if self.budget > self.max_budget:
-            raise ValueError(f"budget is {self.budget}, beyond max_budget {self.max_budget}, where curves end; lower it, "
-                             "or raise both")
+            raise ValueError(f"budget is {self.budget}, beyond max_budget {self.max_budget}, where curves end")
         return self
 
 
@@ -190,7 +190,6 @@ class OfPairs(Settings):
     pairs: Some[PairName]
     prompts: PromptFile
     judge_prompts: Count
-    new_tokens: Count
     dtype: NumberFormat
     device: Device
     seed: Natural
@@ -234,6 +233,7 @@ class Acceptance(OfPairs):
     notebook = "02_acceptance"
     drafters: Distinct[DrafterSpec]
     choose_prompts: Count
+    new_tokens: Count
     temperatures: Some[Temperature]
     families: Distinct[Family]
     budgets: Some[Nodes]
@@ -249,7 +249,6 @@ class Rules(OfPairs):
     """Notebook 04."""
 
     notebook = "04_rules"
-    new_tokens: ClassVar[int] = 0
     vocabulary: Count
     languages: Count
     proof_languages: Count
@@ -269,7 +268,7 @@ class Rules(OfPairs):
 
 
 class Speed(OfPairs):
-    """Notebook 05. raced: calls that are raced in each part, by batch size; raced_beside: of other formats and engines."""
+    """Notebook 05."""
 
     notebook = "05_speed"
     drafters: Distinct[DrafterSpec]
@@ -283,6 +282,7 @@ class Speed(OfPairs):
     engine_drafters: Distinct[DrafterOrModel]
     engine_lengths: Some[Nodes]
     choose_prompts: Count
+    new_tokens: Count
     batches: Some[Count]
     raced: Listed[Natural]
     raced_beside: Natural
@@ -326,8 +326,7 @@ class Speed(OfPairs):
         if self.endpoint and self.logs:
             raise ValueError("both logs and an endpoint are set; set one of the two")
         if self.endpoint and self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}; give the one at which the endpoint shall answer, 0 for "
-                             "greedy decoding")
+            raise ValueError(f"temperature is {self.temperature}; give that of the endpoint's answers, 0 for greedy")
         return self
 
 

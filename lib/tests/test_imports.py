@@ -9,7 +9,7 @@ import lib
 
 LIB = Path(lib.__file__).parent
 ORDER = ("lab", "kernels", "trees", "verify", "attention", "models", "forward", "drafters", "decoding", "replay",
-         "engines", "cost", "measure", "explorers", "training")
+         "engines", "study", "explorers", "training")
 IMPORTS_LAB_ALONE = "kernels"
 
 

@@ -68,7 +68,7 @@ def test_a_pages_slider_shows_one_round_at_a_time_and_nodes_tell_their_numbers(t
     report = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[
         nbformat.v4.new_output("display_data", {"text/html": html})])])
     (tmp_path / "executed").mkdir()
-    nbformat.write(report, tmp_path / "executed" / "09_report.ipynb")
+    nbformat.write(report, tmp_path / "executed" / "06_report.ipynb")
     execute.pages(tmp_path / "executed", tmp_path)
     shown = "[...document.querySelectorAll('.frame')].map(one => getComputedStyle(one).display !== 'none')"
     told = "document.querySelector('.frames + p').textContent"

@@ -72,7 +72,7 @@ def test_texts_of_others_are_shown_and_never_run(tmp_path, monkeypatch):
     cell = v4.new_code_cell("1 < 2", outputs=[v4.new_output("display_data", part) for part in data])
     (tmp_path / "executed").mkdir()
     notebook = v4.new_notebook(cells=[v4.new_markdown_cell("# T"), cell])
-    execute.write_clean(notebook, tmp_path / "executed" / "09_report.ipynb")
+    execute.write_clean(notebook, tmp_path / "executed" / "06_report.ipynb")
     execute.pages(tmp_path / "executed", tmp_path)
     page = BeautifulSoup((tmp_path / "report.html").read_text(encoding="utf-8"), "html.parser")
     assert not page.find_all("script") and not [tag for tag in page.find_all(True) if set(tag.attrs) & {"onerror"}]

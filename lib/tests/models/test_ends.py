@@ -3,13 +3,11 @@
 import json
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from transformers import LlamaConfig
 
 from lib.models import load
-from lib.__main__ import _facts
 from lib.tests import tiny_gguf
 from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
 
@@ -57,12 +55,3 @@ def test_a_gguf_files_end_of_turn_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = tiny_gguf.write(tmp_path / "one.gguf", end_of_turn=5)
     assert load.load_pair(str(path)).eos_token_ids == load.load_served(str(path), []).eos_token_ids == (1, 5)
-
-
-@pytest.mark.parametrize("values, ends", [
-    (dict(target="base"), {"base": (0,)}), (dict(pairs=["base/tiny", "./model"]), {"base": (0,), "model": (TEXT, END)}),
-    (dict(pairs=["./nowhere"]), None), ({}, None)])
-def test_the_record_of_a_run_names_them_for_each_target(tmp_path, values, ends):
-    folder(tmp_path / "model", LLAMA)
-    plan, stage = SimpleNamespace(layout=SimpleNamespace(notebooks=tmp_path)), SimpleNamespace(parameters=values)
-    assert _facts(plan, stage) == ({} if ends is None else {"eos_token_ids": ends})

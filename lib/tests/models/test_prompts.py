@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from lib.models import prompts
 from lib.models.prompts import PromptSet
-from lib.tests.real_model import needs_real_model
 
 
 class Letters:

@@ -1,0 +1,215 @@
+"""Carries out a plan: every notebook is executed and recorded as it ends; the report comes last.
+
+A run's folder has run.json (what made the run, and which notebooks have ended), recommendation.json, executed
+notebooks, tables, figures, report.html and its chapters. There is one resume: a notebook measures the rows that its
+tables lack, so the same command goes on where a stopped one was, and draws a complete run again.
+"""
+
+import fcntl
+import json
+import lzma
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import nbformat
+
+from lib.lab import atomic_file, execute, provenance
+from lib.lab.parameters import defaults_of
+from lib.lab.plan import REPORT, RUN_DIR, RunPlan, UsageError, notebooks_of
+
+FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings -->"  # the lines around them in README.md
+LARGE = 100_000  # bytes, from which a committed table is compressed
+Say = Callable[[str], None]
+
+
+def carry_out(plan: RunPlan, say: Say) -> Path | None:
+    """Runs the notebooks of a plan; returns the report's path, None without a report. UsageError before anything has
+    run; StageFailed where a notebook stops.
+    """
+    with locked(plan.folder):
+        record = load(plan.folder) | facts(plan)
+        record["parameters"] = record.get("parameters", {}) | {stage.name: stage.parameters for stage in plan.stages}
+        announce(plan, say)
+        for number, stage in enumerate(plan.stages, 1):
+            head = f"[{number}/{len(plan.stages)}] {stage.name}"
+            estimate = "" if stage.seconds is None else f", about {spoken(stage.seconds)}"
+            say(f"{head} ... started {time.strftime('%H:%M:%S')}{estimate}")
+            record["stages"].pop(stage.name, None)
+            save(plan.folder, record)
+            notebook, start = plan.home / "notebooks" / f"{stage.name}.ipynb", time.monotonic()
+            try:
+                execute.run(notebook, plan.folder / "executed" / notebook.name, stage.values, sys.stderr.isatty())
+            except execute.StageFailed as error:
+                raise execute.StageFailed(plan.as_typed(str(error))) from None
+            seconds = time.monotonic() - start
+            record["stages"][stage.name] = {
+                "fingerprint": provenance.fingerprint(files=[notebook], parameters=dict(stage.parameters)),
+                "commit": record["commit"], "machine": record["machine"], "seconds": round(seconds, 1),
+                "finished": now()}
+            save(plan.folder, record)
+            say(f"{head} done in {spoken(seconds)}")
+        if REPORT not in record["stages"]:
+            return None
+        execute.pages(plan.folder / "executed", plan.folder)
+        if plan.reference:
+            make_reference(plan.home, plan.folder, say)
+        return plan.folder / "report.html"
+
+
+def render(home: Path, folder: Path, say: Say, reference: bool = False) -> Path:
+    """Executes the notebooks that a run has finished, and the report, on the run's tables without models; writes their
+    copies and pages, and into run.json by which commit. Returns the report's path. UsageError for a folder without run.
+    """
+    if not (folder / "run.json").exists():
+        raise UsageError(f"{folder} holds no run (no run.json); name the folder of a run, such as data/runs/cpu")
+    with locked(folder), rendering():
+        record = load(folder)
+        names = [name for name in notebooks_of(home) if name in record["stages"] or name == REPORT]
+        for name in names:
+            notebook = home / "notebooks" / f"{name}.ipynb"
+            values = record.get("parameters", {}).get(name, {}) | {RUN_DIR: os.path.relpath(folder, notebook.parent)}
+            execute.run(notebook, folder / "executed" / notebook.name,
+                        {key: values[key] for key in values.keys() & defaults_of(notebook).keys()})
+            say(f"rendered {name}")
+        save(folder, record | {"rendered": provenance.commit() | {"finished": now(), "notebooks": names}})
+        execute.pages(folder / "executed", folder)
+        if reference:
+            make_reference(home, folder, say)
+    return folder / "report.html"
+
+
+@contextmanager
+def rendering() -> Iterator[None]:
+    """Notebooks that are executed inside show the tables that are there, and measure nothing."""
+    os.environ[provenance.RENDER] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[provenance.RENDER]
+
+
+def announce(plan: RunPlan, say: Say) -> None:
+    """Says which notebooks will run, and about how long they take where nothing is measured yet."""
+    estimates = [stage.seconds for stage in plan.stages if stage.seconds is not None]
+    say(f"profile {plan.name}{': ' + plan.profile.about if plan.profile.about else ''}")
+    say(f"run {plan.run}, in {plan.folder.relative_to(plan.home)}: {', '.join(stage.name for stage in plan.stages)}"
+        f"{f'; about {spoken(sum(estimates))}' if estimates else ''}; rows that are measured already are kept")
+
+
+def spoken(seconds: float) -> str:
+    """A duration in words."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+# ----------------------------------------------------------------------------------------------------------- run.json
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Reserves a run's folder for this process, until the process ends. UsageError where another process has it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "w")
+    except OSError as error:
+        raise UsageError(f"run {folder.name} cannot be kept in {folder} ({error.strerror}); make that folder "
+                         "writable") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"run {folder.name} is being made right now; wait for it, or take --run OTHER") from None
+        yield
+
+
+def load(folder: Path) -> dict:
+    """The record of a run, an empty one for a new run. UsageError where run.json cannot be read."""
+    try:
+        return provenance.read(folder)
+    except FileNotFoundError:
+        return {"started": now(), "stages": {}}
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{error}; delete the file to make the run {folder.name} anew, or take --run OTHER") from None
+
+
+def save(folder: Path, record: Mapping) -> None:
+    """Writes run.json, in one step."""
+    atomic_file.replace(folder / "run.json", (json.dumps(record, indent=2, default=str) + "\n").encode())
+
+
+def facts(plan: RunPlan) -> dict[str, object]:
+    """What makes a run, as the record has it."""
+    import torch
+
+    data = plan.home / "data"
+    return {
+        "run": plan.run, "profile": plan.name, "command": ["./run_notebooks.sh", *plan.command],
+        **provenance.commit(), "versions": provenance.versions(),
+        "machine": provenance.machine("cuda" if torch.cuda.is_available() else "cpu"),
+        **{name: {path.name: provenance.file_digest(path) for path in sorted((data / name).glob("[!.]*"))}
+           for name in ("models", "prompts")},
+        "seeds": {stage.name: stage.parameters["seed"] for stage in plan.stages if "seed" in stage.parameters}}
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+# ------------------------------------------------------------------------------------------------------ the reference
+
+
+def make_reference(home: Path, folder: Path, say: Say) -> None:
+    """Makes a run the committed one: its tables, record, figures, executed notebooks, report, and README's findings."""
+    readme, executed = home / "README.md", home / "notebooks" / "executed"
+    results = home / "data" / "results" / "reference"
+    report = nbformat.read(folder / "executed" / f"{REPORT}.ipynb", as_version=4)
+    text = with_findings(readme.read_text(encoding="utf-8"), report)
+    sources = "\n".join(cell.source for cell in report.cells)
+    shown = [path.name for path in (folder / "figures").glob("*") if f'"{path.stem}"' in sources]
+    _replace(folder / "tables", results / "tables", ("*.csv", "*.csv.xz"))
+    _replace(folder, results, ("*.json",))
+    for path in (home / "figures").glob("[0-9]*"):
+        path.unlink()
+    _replace(folder / "figures", home / "figures", shown)
+    _replace(folder / "executed", executed, ("[0-9]*.ipynb",))
+    for path in results.glob("tables/*.csv"):
+        if path.stat().st_size > LARGE:
+            path.with_suffix(".csv.xz").write_bytes(lzma.compress(path.read_bytes()))
+            path.unlink()
+    execute.pages(executed, executed)
+    readme.write_text(text, encoding="utf-8")
+    say("reference: the files in data/results/reference, figures and notebooks/executed, and the findings in README.md "
+        "are of this run; look at them, then commit them")
+
+
+def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
+    """README.md with the executed report's first Markdown output between its two marks. UsageError where it is not."""
+    begin, end = map(readme.find, FINDINGS)
+    if not 0 <= begin < end:
+        raise UsageError(f"README.md lacks the lines {' and '.join(FINDINGS)}, between which the findings go")
+    outputs = [output.get("data", {}) for cell in report.cells for output in cell.get("outputs", [])]
+    opening = next((data["text/markdown"] for data in outputs if "text/markdown" in data), None)
+    if opening is None:
+        raise UsageError("the report shows no Markdown, of which the first becomes README.md's findings; run it to its "
+                         "end first")
+    return f"{readme[:begin]}{FINDINGS[0]}\n{opening}\n{readme[end:]}"
+
+
+def _replace(source: Path, target: Path, patterns: Iterable[str]) -> None:
+    """Puts a folder's files of these patterns, but for failed notebooks, in the place of the target's."""
+    if source.resolve() == target.resolve():
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for path in [path for pattern in patterns for path in target.glob(pattern)]:
+        path.unlink()
+    for path in [path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name]:
+        shutil.copyfile(path, target / path.name)
