@@ -32,7 +32,7 @@ from lib.replay.trace import Trace
 from lib.study import live
 from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
-from lib.study.candidates import MODEL, drafters_of, growth_rules, possible
+from lib.study.candidates import MODEL, drafters_of, growth_rules, possible, ranked_name
 from lib.trees.names import COMPARED
 
 SMALL = ("chain", "kary:2")  # families of drafters that draft again, which takes time
@@ -170,7 +170,8 @@ def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str])
     trees = {shape: acceptance.tree_of(shape, choosing, name) for shape in shapes}
     is_looked_up = name in choosing.ranks and not drafter.traits.reads_text
     levels = min(atlas.levels_of(choosing, name) if is_looked_up else np.inf, drafter.deepest or np.inf)
-    return [Way(f"{name}, {shape}", name, tree, shape, drafter) for shape, tree in trees.items()
+    ranked = ranked_name(name, drafter, choosing)
+    return [Way(f"{name}, {shape}", name, tree, shape, drafter, ranked) for shape, tree in trees.items()
             if tree.max_depth <= levels]
 
 
