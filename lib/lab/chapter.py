@@ -97,6 +97,17 @@ class Chapter:
         if self._keeps_figures:
             theme.save(figure, self.folder, f"{self.number}_{name}")
 
+    def show(self, name: str) -> None:
+        """Shows a figure that a chapter of the run has kept ("02_depth"), or says that the run has none."""
+        from IPython.display import Image, display
+
+        is_committed = self.folder.resolve() == provenance.HOME / "data" / "results" / "reference"
+        path = (provenance.HOME if is_committed else self.folder) / "figures" / f"{name}.png"
+        if path.exists():
+            display(Image(path))
+        else:
+            print(f"not drawn in this run: {name}")
+
     def say(self, markdown: str) -> None:
         """Shows a computed sentence in Markdown. No text of a prompt or model in it becomes a tag of HTML: an invisible
         space parts its sign from its name, within code and without.
