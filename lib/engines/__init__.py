@@ -1,6 +1,7 @@
-"""Serving engines: what to set in them, and drivers that run them in processes and environments of their own.
+"""Backends: this project's loop, and serving engines in processes and environments of their own.
 
-Start at `settings`, the lines that a user copies, and `driver`, what all drivers share. `vllm`, `llama_cpp`,
-`openvino` and `transformers` each have an engine's settings, its `environments.Environment`, its driver and the
-drafters that match as it does; their scripts in `workers` run with the engine's own Python.
+Start at `driver`, the interface that all backends have, and `methods`, how engines draft. `own` is this project's loop,
+`log` stands for texts that were written elsewhere. `vllm`, `llama_cpp`, `openvino` and `transformers` each have an
+engine's `environments.Environment`, its driver, its settings and the drafters that draft as it does; their scripts in
+`workers` run with the engine's own Python. `registry` has the engines by name, and the lines that a user copies.
 """

@@ -1,6 +1,6 @@
-"""What all drivers of serving engines share: what a call of the engine gave, and a process of its own.
+"""What all backends share: their interface, what a call gave, and the process that a serving engine runs in.
 
-An engine runs in a process and an environment of its own (`environments`). A driver starts it with one setting and
+An engine runs in a process and an environment of its own (`environments`). Its driver starts it with one setting and
 decodes prompts of token ids, so that no tokenizer comes between; several may run at the same time, to be timed in
 turns.
 """
@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lib.engines.environments import Environment
-from lib.engines.methods import Method, Setting, Way
+from lib.engines.methods import Way
 
-TOLD = 8  # last lines of a log that an error quotes
+LOG_LINES = 8  # last lines of a log that an error quotes
 PATIENCE = 10  # seconds that a process has to end after each signal
 
 
@@ -49,7 +48,7 @@ class Decoded:
 
 
 class Running(AbstractContextManager, Protocol):
-    """An engine that has started with a setting; `close` ends it."""
+    """A backend that has started with a way to draft; leaving the context ends it."""
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
                drafted: int | None = None) -> Decoded:
@@ -61,8 +60,31 @@ class Running(AbstractContextManager, Protocol):
         """
 
 
+class Backend(Protocol):
+    """Whoever decodes, with a number format: this project's loop (`own`), or a serving engine (`registry.Served`).
+
+    name: in tables. batches: whether it decodes several prompts together while it drafts. idles: whether a round
+    without a draft differs from a plain step. padded: whether each row of a check is as wide as the widest. at_once:
+    ways that run at the same time, beside plain decoding.
+    """
+
+    name: str
+    batches: bool
+    idles: bool
+    padded: bool
+    at_once: int
+
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> Running:
+        """The backend with a way to draft. window: positions of prompt and answer together; batch: prompts decoded
+        together at most; log: the file of a process's output. EngineError where it ends.
+        """
+
+    def line(self, way: Way) -> str:
+        """What a user sets to decode so."""
+
+
 class Worker(AbstractContextManager):
-    """Runs a script of `workers` with another Python, and sends requests over one pipe and reads replies from another;
+    """A script of `workers` that another Python runs, which gets requests over one pipe and replies over another;
     implements `Running`.
 
     environment: variables, in place of this process's own where both have one. log: the file of its output and errors.
@@ -73,12 +95,16 @@ class Worker(AbstractContextManager):
         self.name, self.log = name, log
         log.parent.mkdir(parents=True, exist_ok=True)
         path = Path(__file__).with_name("workers") / script
-        (asked, self._requests), (self._replies, told) = os.pipe(), os.pipe()
+        (requests, self._requests), (self._replies, replies) = os.pipe(), os.pipe()
+        inherited = {name: value for name, value in os.environ.items()  # but what leads to this process's packages
+                     if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
         with open(log, "wb") as file:
             self.process = subprocess.Popen(
-                [python, path, str(asked), str(told)], env=without_ours() | dict(environment), stdin=subprocess.DEVNULL,
-                stdout=file, stderr=file, pass_fds=(asked, told), start_new_session=True)
-        os.close(asked), os.close(told)
+                [python, path, str(requests), str(replies)], env=inherited | dict(environment),
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, pass_fds=(requests, replies),
+                start_new_session=True)
+        os.close(requests)
+        os.close(replies)
         self._requests, self._replies = os.fdopen(self._requests, "w"), os.fdopen(self._replies)
         try:
             self.ask("start", **start)
@@ -101,14 +127,17 @@ class Worker(AbstractContextManager):
         except BrokenPipeError:
             line = ""
         if not line:
-            raise EngineError(died(self.name, self.process, self.log))
+            end(self.process)
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            raise EngineError("\n  ".join((f"{self.name} ended with status {self.process.returncode}; the last lines "
+                                           f"of {self.log}:", *lines)))
         reply = json.loads(line)
         if "error" in reply:
             raise EngineError(f"{self.name} refused: {reply['error']}; its log is {self.log}")
         return reply["reply"]
 
     def close(self) -> None:
-        """Ends the process, which sees that nothing more is asked."""
+        """Closes the pipes, at which the process ends."""
         for pipe in (self._requests, self._replies):
             try:
                 pipe.close()
@@ -118,14 +147,6 @@ class Worker(AbstractContextManager):
 
     def __exit__(self, *error) -> None:
         self.close()
-
-
-def died(name: str, process: subprocess.Popen, log: Path) -> str:
-    """A sentence on an engine's end, with the last lines of its log."""
-    end(process)
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    told = "\n".join(f"  {line}" for line in lines[-TOLD:])
-    return f"{name} ended with status {process.returncode}; the last lines of {log}:\n{told}"
 
 
 def end(process: subprocess.Popen) -> None:
@@ -141,60 +162,3 @@ def end(process: subprocess.Popen) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:  # nothing is left
         pass
-
-
-def without_ours() -> dict[str, str]:
-    """This process's variables without those that lead a Python to the packages of this one."""
-    return {name: value for name, value in os.environ.items()
-            if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-
-
-class Backend(Protocol):
-    """Whoever decodes, with a number format: this project's loop (`own`), or a serving engine (`registry.Chosen`).
-
-    name: in tables. batches: whether it decodes several prompts together while it drafts. idles: whether a round
-    without a draft differs from a plain step. padded: whether each row of a check is as wide as the widest. at_once:
-    ways that run at the same time, beside plain decoding.
-    """
-
-    name: str
-    batches: bool
-    idles: bool
-    padded: bool
-    at_once: int
-
-    def start(self, way: Way, *, window: int, batch: int, log: Path) -> AbstractContextManager[Running]:
-        """The backend with a way to draft. window: positions of prompt and answer together; batch: prompts decoded
-        together at most; log: the file of a process's output.
-        """
-
-    def line(self, way: Way) -> str:
-        """What a user sets to decode so."""
-
-
-class Engine(Protocol):
-    """An engine that can be started; one object a module.
-
-    name: as people write it. environment: where it runs. methods: how it drafts. batches: whether it decodes several
-    prompts together while it drafts. idles: whether a round without a draft differs from a plain step.
-    """
-
-    name: str
-    environment: Environment
-    methods: Sequence[Method]
-    batches: bool
-    idles: bool
-
-    def weights(self, target, dtype: str) -> str:
-        """A target (as `load_pair` gives it) in the form that the engine reads, made once if need be."""
-
-    def line(self, setting: Setting) -> str:
-        """What a user of the engine sets for it."""
-
-    def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
-              log: Path) -> Running:
-        """The engine with a target's weights in the form that it reads.
-
-        dtype: "float32" or "bfloat16", of weights, activations, keys and values. window: positions of prompt and answer
-        together; batch: prompts decoded together at most. EngineError with the last lines of its log where it ends.
-        """

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,19 +69,17 @@ class Environment:
             say(f"  {note}")
         if (free := shutil.disk_usage(HOME.parent).free / 1e9) < self.gigabytes:
             raise RuntimeError(f"{self.name} needs {self.gigabytes:g} GB, {free:.1f} GB are free; make room")
-        began = time.monotonic()
         if not (self.folder / "bin" / "python").exists():
             self._run([base, "-m", "venv", str(self.folder)])
         for step in self.steps:  # pip takes what an earlier, stopped run left
             say(f"  pip {' '.join(step)}")
             self._run([str(self.folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", *step])
         atomic_file.replace(self.folder / DONE, self._recipe.encode())
-        say(f"  done after {(time.monotonic() - began) / 60:.1f} minutes")
+        say("  done")
 
     def _run(self, command: Sequence[str]) -> None:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               env=os.environ | dict(self.variables))
         if done.returncode:
-            told = "\n".join(done.stdout.splitlines()[-8:])
-            raise RuntimeError(f"{' '.join(command)} failed with status {done.returncode}:\n{told}\nthe same command "
-                               "resumes")
+            raise RuntimeError("\n".join([f"{' '.join(command)} failed with status {done.returncode}:",
+                                          *done.stdout.splitlines()[-8:], "the same command resumes"]))

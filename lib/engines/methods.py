@@ -17,13 +17,14 @@ from lib.trees.shapes import chain
 from lib.trees.tree import Tree
 
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
+LONGEST = 4  # tokens of the n-grams that look-up compares, as `lib.drafters.text_drafters.LookupDrafter` does
 Sizes = np.ndarray  # int64[R, 3]: of each round the draft tokens, the accepted ones, and the drafter's forward passes
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How an engine drafts: its own name of the method, the number of draft tokens per round, the drafter's weights (a
-    folder or file that it reads), and further options by the engine's own names.
+    """How an engine drafts: a method's name, the number of draft tokens per round, the drafter's weights (a folder or
+    file that the engine reads), and options that hold for the engine, such as "compiled", or "schedule" (see `vllm`).
     """
 
     method: str = PLAIN
@@ -49,39 +50,38 @@ def cut(sizes: Sizes, room: np.ndarray, left: np.ndarray) -> Sizes:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to draft that an engine has, for a kind of drafter (see `lib.drafters.registry`).
+    """A way to draft that an engine has, for a drafter of this project (its spec, see `drafters.make`).
 
-    label: its name in tables. setting: of a pair (see `lib.models.load.Pair`), without a number of tokens. replays: of
-    a pair the drafter that drafts the same in replay, for a number of draft tokens. ending: how the engine drafts and
-    counts at the end of an answer, which has room for so many draft tokens, and as many left. shape: what it drafts of
-    a number of draft tokens. at_prompt: whether it drafts in the forward pass that reads the prompt too, after its last
-    token. alone: whether it drafts for one prompt at a time.
+    name: in settings and tables. weights: of a pair (see `lib.models.load.Pair`) where the engine reads the drafter's;
+    ValueError where it cannot. drafter: that drafts the same in replay, of a pair and a number of draft tokens; the one
+    of the spec by default. ending: how the engine drafts and counts at the end of an answer, which has room for so many
+    draft tokens, and as many left. shape: what it drafts of a number of draft tokens. at_prompt: whether it drafts in
+    the forward pass that reads the prompt too, after its last token. alone: whether it drafts for one prompt at a time.
     """
 
-    kind: str
-    label: str
-    setting: Callable[[object], Setting]
-    replays: Callable[[object, int], Drafter]
+    spec: str
+    name: str
+    weights: Callable[[object], str] | None = None
+    drafter: Callable[[object, int], Drafter] | None = None
     ending: Callable[[Sizes, np.ndarray, np.ndarray], Sizes] = whole
     shape: Callable[[int], Tree | Growth] = chain
     at_prompt: bool = False
     alone: bool = False
 
+    def setting(self, pair, tokens: int) -> Setting:
+        """The setting with this number of draft tokens, for a pair."""
+        return Setting(self.name, tokens, self.weights(pair) if self.weights else "")
+
     def way(self, pair, tokens: int) -> "Way":
         """The way with this number of draft tokens, for a pair."""
-        setting = replace(self.setting(pair), tokens=tokens)
-        return Way(f"{self.label}:{tokens}", self.label, self.shape(tokens), f"chain:{tokens}",
-                   self.replays(pair, tokens), "", setting, self.ending, self.at_prompt, self.alone)
+        drafter = self.drafter(pair, tokens) if self.drafter else make(self.spec, pair)
+        return Way(f"{self.name}:{tokens}", self.name, self.shape(tokens), f"chain:{tokens}", drafter, "",
+                   self.setting(pair, tokens), self.ending, self.at_prompt, self.alone)
 
 
-def drafts_as(kind: str) -> Callable[[object, int], Drafter]:
-    """`Method.replays` of a method that drafts as this project's drafter of a kind does."""
-    return lambda pair, tokens: make(kind, pair)
-
-
-def chains_as(kind: str) -> Callable[[object, int], Drafter]:
-    """The same, of a look-up that may draft a tree for a chain."""
-    return lambda pair, tokens: FirstBranch(make(kind, pair))
+def chains_of(spec: str) -> Callable[[object, int], Drafter]:
+    """`Method.drafter` of a look-up that drafts the first branch of this project's tree."""
+    return lambda pair, tokens: FirstBranch(make(spec, pair))
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ def forced(nodes: int) -> Way:
 
 
 def rounds_of(way: Way, recorded: Recorded, new_tokens: int) -> list[Sizes]:
-    """By prompt the rounds of a way as its backend counts them, by replay of the backend's own plain text, which goes on
-    past the answer, so that every round is decided.
+    """By prompt the rounds of a way as its backend counts them, by replay of the backend's own plain text, which goes
+    on past the answer, so that every round is decided.
 
     recorded: rounds start before the answer's end. new_tokens: the limit of an answer, which leaves room for so much;
     an earlier end of the text leaves fewer tokens that count.

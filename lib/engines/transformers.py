@@ -1,5 +1,4 @@
-"""transformers, in this project's own environment: its draft settings, its driver, and a drafter that drafts as its
-look-up does, for replay.
+"""transformers, in this project's own environment: its driver, its settings, and drafters that draft as it does.
 
 What is said of it holds for 5.23. It drafts from the prompt on, in the forward pass that reads it: the first round
 starts at the prompt's last token, and has its check in the time of the prefill.
@@ -15,27 +14,18 @@ from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
 from lib.engines.driver import Worker
 from lib.engines.environments import Environment
-from lib.engines.methods import Method, Setting, cut, shortened
+from lib.engines.methods import LONGEST, Method, Setting, cut, shortened
 from lib.engines.vllm import NgramDrafter
-from lib.engines.writer import CHAIN, LONGEST, Writer
-from lib.trees import shapes
 from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
 LOOKUP, ASSISTANT = "prompt_lookup", "assistant_model"
-
-WRITERS = {
-    "transformers, look-up": Writer(
-        CHAIN, "model.generate(**inputs, prompt_lookup_num_tokens={nodes}, max_matching_ngram_size={longest})",
-        {"lookup": {}}, "4.37 and later, batch 1", ""),
-    # With another schedule, or a threshold above 0, the drafter stops and adapts on its own.
-    "transformers": Writer(
-        CHAIN, "assistant_model = AutoModelForCausalLM.from_pretrained({model!r}); "
-        "assistant_model.generation_config.update(num_assistant_tokens={nodes}, "
-        'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)',
-        {"model": {}}, "4.45 and later, batch 1"),
-}
+LINES = {  # by method; with another schedule, or a threshold above 0, the drafter stops and adapts on its own
+    LOOKUP: f"model.generate(**inputs, prompt_lookup_num_tokens={{tokens}}, max_matching_ngram_size={LONGEST})",
+    ASSISTANT: "assistant_model = AutoModelForCausalLM.from_pretrained({drafter!r}); "
+               "assistant_model.generation_config.update(num_assistant_tokens={tokens}, "
+               'num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0)'}
 
 
 class CutLookupDrafter(NgramDrafter):
@@ -49,8 +39,8 @@ class CutLookupDrafter(NgramDrafter):
 
     def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
         """One chain."""
-        root, *found = super().draft(text, shape).token_list
-        return merge(root, [found[: first_end(found, self.stops)]])
+        root, *drafted = super().draft(text, shape).token_list
+        return merge(root, [drafted[: first_end(drafted, self.stops)]])
 
 
 class EndedModelDrafter(LanguageModelDrafter):
@@ -63,12 +53,12 @@ class EndedModelDrafter(LanguageModelDrafter):
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         """One chain for each row."""
         drafts = [draft.token_list for draft in super().propose(shape, draws)]
-        return [merge(root, [found[: first_end(found, self.stops) + 1]]) for root, *found in drafts]
+        return [merge(root, [drafted[: first_end(drafted, self.stops) + 1]]) for root, *drafted in drafts]
 
 
 def first_end(tokens: Sequence[int], ends: Sequence[int]) -> int:
-    """The place of the first token that ends a text, or the number of tokens."""
-    return next((place for place, token in enumerate(tokens) if token in ends), len(tokens))
+    """The position of the first token that ends a text, or the number of tokens."""
+    return next((position for position, token in enumerate(tokens) if token in ends), len(tokens))
 
 
 class Here(Environment):
@@ -78,34 +68,28 @@ class Here(Environment):
 
 
 class Transformers:
-    """The engine: see `driver.Engine`. A setting's options are keywords of `generate`: max_matching_ngram_size."""
+    """The engine: see `registry.Served`. It drafts for one prompt at a time."""
 
     name, batches, idles = "transformers", False, False
     environment = Here("transformers", (), "Apache-2.0", 0, 0)
     methods = (
-        Method("lookup", LOOKUP, lambda pair: Setting(LOOKUP, options={"max_matching_ngram_size": LONGEST}),
-               lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), cut, at_prompt=True),
-        Method("model", ASSISTANT, exports.with_model(ASSISTANT),
-               lambda pair, tokens: EndedModelDrafter(pair.draft_model, pair.eos_token_ids), shortened,
-               at_prompt=True))
-
-    def weights(self, target, dtype: str) -> str:
-        """As `driver.Engine.weights`."""
-        return str(exports.folder(target))
+        Method("lookup", LOOKUP, None, lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), cut,
+               at_prompt=True),
+        Method("model", ASSISTANT, exports.draft_model,
+               lambda pair, tokens: EndedModelDrafter(pair.draft_model, pair.eos_token_ids), shortened, at_prompt=True))
 
     def line(self, setting: Setting) -> str:
-        """As `driver.Engine.line`."""
-        kind = "lookup" if setting.method == LOOKUP else "model"
-        writer = next(writer for writer in WRITERS.values() if kind in writer.drafters)
-        return writer.line(shapes.chain(setting.tokens), kind, setting.drafter)
+        """What a user sets."""
+        return LINES[setting.method].format(tokens=setting.tokens, drafter=setting.drafter)
 
-    def start(self, model: str, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
+    def start(self, target, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
               log: Path) -> Worker:
-        """As `driver.Engine.start`. It drafts for one prompt at a time."""
+        """As `registry.Served` calls it."""
+        options = {"max_matching_ngram_size": LONGEST} if setting.method == LOOKUP else {}
         return Worker(self.name, self.environment.python, "transformers_worker.py", log,
-                      {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}, model=str(model), tokens=setting.tokens,
-                      method=setting.method, drafter=setting.drafter, options=dict(setting.options), dtype=dtype,
-                      threads=threads)
+                      {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}, model=str(exports.folder(target)),
+                      tokens=setting.tokens, method=setting.method, drafter=setting.drafter, options=options,
+                      dtype=dtype, threads=threads)
 
 
 TRANSFORMERS = Transformers()

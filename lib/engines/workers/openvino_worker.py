@@ -55,8 +55,8 @@ def decode(prompts, new_tokens, ends, drafted):
     tokens = settings.num_assistant_tokens or 0
     accepted = [0] * tokens
     began = time.perf_counter()
-    handles = [pipeline.add_request(place, openvino.Tensor(np.array([prompt], dtype=np.int64)), settings)
-               for place, prompt in enumerate(prompts)]
+    handles = [pipeline.add_request(number, openvino.Tensor(np.array([prompt], dtype=np.int64)), settings)
+               for number, prompt in enumerate(prompts)]
     while pipeline.has_non_finished_requests():
         pipeline.step()
         for handle, text in zip(handles, texts):
@@ -66,8 +66,8 @@ def decode(prompts, new_tokens, ends, drafted):
             if text and new:
                 room = new_tokens - len(text) - 1
                 counted.update(drafts=room > 0, drafted=min(tokens, room) if running["fits"] else tokens * (room > 0))
-                for place in range(len(new) - 1):
-                    accepted[place] += 1
+                for position in range(len(new) - 1):
+                    accepted[position] += 1
             text += new
         if prefill is None and all(texts):
             prefill = time.perf_counter() - began

@@ -50,8 +50,8 @@ def without_never(input_ids, scores):
 def start(model, method, tokens, drafter, options, dtype, threads):
     """Loads target and assistant."""
     torch.set_num_threads(threads)
-    target, *assistant = (AutoModelForCausalLM.from_pretrained(place, dtype=dtype) for place in (model, drafter)
-                          if place)
+    target, *assistant = (AutoModelForCausalLM.from_pretrained(folder, dtype=dtype) for folder in (model, drafter)
+                          if folder)
     target.generation_config.eos_token_id = None  # each call tells its own
     choose = target._get_candidate_generator
     target._get_candidate_generator = lambda **context: Counted(choose(**context))
@@ -84,13 +84,13 @@ def decode(prompts, new_tokens, ends, drafted):
         texts, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, eos_token_id=ends or None,
         pad_token_id=NEVER, streamer=clock, **running["options"], **drafting(drafted))
     reply = {"seconds": time.perf_counter() - began, "prefill": clock[1] - began,
-             "tokens": [row[: next((place + 1 for place, token in enumerate(row) if token in ends), None)]
+             "tokens": [row[: next((index + 1 for index, token in enumerate(row) if token in ends), None)]
                         for row in written[:, texts.shape[1] :].tolist()]}
     if running["method"] == "plain":
         return reply
     lengths = [length for length, _ in rounds if length]
     return {**reply, "drafts": len(lengths), "drafted": sum(lengths),
-            "accepted": [sum(matches > place for _, matches in rounds) for place in range(drafted)]}
+            "accepted": [sum(matches > position for _, matches in rounds) for position in range(drafted)]}
 
 
 if __name__ == "__main__":

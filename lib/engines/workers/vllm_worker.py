@@ -73,10 +73,10 @@ def decode(prompts, new_tokens, ends, drafted):
 
 def counted(engine):
     """Since the start: drafts, draft tokens, and accepted ones by position in the draft; nothing of plain decoding."""
-    found = {metric.name.removeprefix(COUNTED): metric for metric in engine.get_metrics()}
-    if "drafts" not in found:
+    counters = {metric.name.removeprefix(COUNTED): metric for metric in engine.get_metrics()}
+    if "drafts" not in counters:
         return []
-    return [found["drafts"].value, found["draft_tokens"].value, *found["accepted_tokens_per_pos"].values]
+    return [counters["drafts"].value, counters["draft_tokens"].value, *counters["accepted_tokens_per_pos"].values]
 
 
 if __name__ == "__main__":

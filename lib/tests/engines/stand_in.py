@@ -10,7 +10,7 @@ from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
 from lib.engines.driver import Decoded, EngineError
-from lib.engines.methods import FORCED, Method, Setting, drafts_as
+from lib.engines.methods import FORCED, Method, Setting
 
 PREFILL, DRAFTING = 5.0, 0.2
 
@@ -22,17 +22,13 @@ def seconds(rows: int, drafted: int, speculates: bool) -> float:
 
 @dataclass
 class StandIn:
-    """See `driver.Engine`. calls: that it answers before it dies; started: how often it was."""
+    """See `registry.Served`. calls: that it answers before it dies; started: how often it was."""
 
     calls: float = float("inf")
     started: list[Setting] = field(default_factory=list)
     environment, batches, idles = None, True, True
-    methods = (Method("lookup", "ngram", lambda pair: Setting("ngram"), lambda pair, tokens: LookupDrafter()),
-               Method("model", "draft_model", lambda pair: Setting("draft_model", drafter=pair.draft_model),
-                      drafts_as("model")))
-
-    def weights(self, target, dtype: str):
-        return target
+    methods = (Method("lookup", "ngram", drafter=lambda pair, tokens: LookupDrafter()),
+               Method("model", "draft_model", lambda pair: pair.draft_model))
 
     def line(self, setting: Setting) -> str:
         return f"--draft {setting.tokens}"
@@ -73,9 +69,9 @@ class Running:
         done = generate(self.target, drafter, torch.tensor(rows), shape=f"chain:{self.setting.tokens}",
                         attention_mask=torch.tensor(mask), max_new_tokens=new_tokens, eos_token_id=list(ends) or None,
                         observe=observe)
-        accepted = [sum(kept > place for _, kept in drafts) for place in range(self.setting.tokens)]
-        return Decoded(done.new_tokens, sum(clock), PREFILL, sum(size > 0 for size, _ in drafts),
-                       sum(size for size, _ in drafts), accepted)
+        accepted = [sum(kept > position for _, kept in drafts) for position in range(self.setting.tokens)]
+        return Decoded(done.new_tokens, sum(clock), PREFILL, drafts=sum(size > 0 for size, _ in drafts),
+                       drafted=sum(size for size, _ in drafts), accepted=accepted)
 
     def __enter__(self):
         return self

@@ -1,21 +1,18 @@
-"""llama.cpp: its driver against a stand-in of the server, drafts as its look-up makes them, and the files it reads."""
+"""llama.cpp: its driver against a stand-in of the server, and drafts as its look-up makes them."""
 
 import re
 import sys
+from types import SimpleNamespace
 
-import gguf
 import psutil
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lib.engines import gguf_export, llama_cpp
+from lib.engines import llama_cpp
 from lib.engines.driver import EngineError
 from lib.engines.environments import Environment
 from lib.engines.methods import FORCED, Setting
-from lib.models.load import load_pair
-from lib.tests import tiny_gguf
 from lib.trees import shapes
 
 SERVER = r'''import json, os, sys
@@ -56,8 +53,9 @@ def start(tmp_path, monkeypatch):
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     program.chmod(0o755), python.chmod(0o755)
     monkeypatch.setattr(Environment, "python", property(lambda self: python))
-    return lambda setting: llama_cpp.LLAMA_CPP.start("m.gguf", setting, dtype="float32", threads=1, window=64, batch=2,
-                                                  log=tmp_path / "log.txt")
+    return lambda setting: llama_cpp.LLAMA_CPP.start(
+        SimpleNamespace(gguf_file="m.gguf"), setting, dtype="stored", threads=1, window=64, batch=2,
+        log=tmp_path / "log.txt")
 
 
 def test_the_driver_asks_reads_and_counts_what_is_new(start):
@@ -92,17 +90,3 @@ def test_lookup_drafts_what_followed_the_last_match_with_room_for_as_much(text, 
     matches = [at for at in range(1, len(text) - 1 - n) if text[at : at + n] == text[-n:]]
     found = text[matches[-1] + n : -1][:most] if matches else []
     assert draft == (found if len(found) >= n and len(text) > n + most + 2 else [])
-
-
-def test_files_hold_the_same_model_in_another_format(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    source = tiny_gguf.write(tmp_path / "m.gguf")
-    model = load_pair(str(source), "float32").target
-    model.save_pretrained(tmp_path / "draft")
-    for made, kind in ((gguf_export.target_file(source, "float32", tmp_path), 0),
-                       (gguf_export.target_file(source, "bfloat16", tmp_path), 32),
-                       (gguf_export.drafter_file(tmp_path / "draft", source, "bfloat16", tmp_path), 32)):
-        fields, again = gguf.GGUFReader(made).fields, load_pair(str(made), "float32").target.state_dict()
-        assert fields["general.file_type"].contents() == kind
-        assert fields["tokenizer.ggml.merges"].contents() == tiny_gguf.MERGES
-        assert all(torch.equal(values, again[name]) for name, values in model.state_dict().items())

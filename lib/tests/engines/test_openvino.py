@@ -14,7 +14,7 @@ from lib.engines.openvino import DEPTH, OPENVINO, WIDTH, FilledLookupDrafter, op
 from lib.trees import shapes
 from lib.trees.growth import Eagle2
 
-GIVEN, TREE = [1, 1, 3, 2, 1], {"branching_factor": 4, "tree_depth": 4}  # tokens of each step of a request that drafts
+GIVEN = [1, 1, 3, 2, 1]  # tokens of each step of a request that drafts
 
 
 def pipeline(model, scheduler, device, properties):
@@ -47,19 +47,19 @@ def test_rounds_are_counted_by_what_they_give(worker):
         return worker.decode([[1, 2]] * prompts, sum(GIVEN), [], drafted)
 
     assert "drafts" not in (plain := decoded(Setting(), prompts=2)) and [*map(len, plain["tokens"])] == [8, 8]
-    for setting, drafted in ((Setting("prompt_lookup", 3), 9), (Setting("eagle3", 8, "head", TREE), 24),
+    for setting, drafted in ((Setting("prompt_lookup", 3), 9), (Setting("eagle3/tree", 8, "head"), 24),
                              (Setting("draft_model", 3, "drafter"), 8)):  # where 6, 5, 2 and no tokens fit
         found = decoded(setting)
         assert (found["drafts"], found["drafted"], found["accepted"][:3]) == (3, drafted, [2, 1, 0])
     with pytest.raises(ValueError, match="one prompt at a time, not for 2"):
-        decoded(Setting("eagle3", 8, "head", TREE), prompts=2)
+        decoded(Setting("eagle3/tree", 8, "head"), prompts=2)
     assert decoded(Setting(FORCED, 16), drafted=2)["drafted"] == 6
     assert worker.running["pipeline"].properties == {"prompt_lookup": True}
     assert worker.configuration(8, [5, 6], 2).stop_token_ids == {5, 6}
 
 
 def test_settings_are_the_engines_own_and_drafts_those_of_its_look_up():
-    assert options_of(Setting(PLAIN)) == {} and options_of(Setting("eagle3", 2, "head", TREE))["tree_depth"] == 2
+    assert options_of(Setting(PLAIN)) == {} and options_of(Setting("eagle3/tree", 2, "head"))["tree_depth"] == 2
     tree = next(method for method in OPENVINO.methods if method.alone)
     assert tree.shape(8) == Eagle2(WIDTH, DEPTH, 8) and tree.shape(2).max_depth == 2, "no deeper than it has tokens"
     (text := (drafter := FilledLookupDrafter(2)).new_text()).extend([1, 2, 3, 9, 1, 2, 4, 1, 2])

@@ -1,8 +1,6 @@
 """vLLM: drafters against its own drafts, its configuration, and the driver with a stand-in for its package."""
 
-import json
 import os
-import shlex
 import signal
 import sys
 from types import SimpleNamespace
@@ -12,9 +10,8 @@ import pytest
 from lib.drafters.registry import AGAIN
 from lib.engines import vllm
 from lib.engines.driver import EngineError
-from lib.engines.methods import Setting
-from lib.engines.vllm import (
-    ADDITIONAL, CUSTOM, NUM_TOKENS, PROPOSER, VLLM, NgramDrafter, SuffixDrafter, favourite, scheduled)
+from lib.engines.methods import FORCED, Setting
+from lib.engines.vllm import CONFIG, VLLM, NgramDrafter, SuffixDrafter, favourite
 from lib.trees import shapes
 
 # Text, largest and smallest n, draft tokens, and the draft: of vLLM 0.32. A digit is a token.
@@ -82,11 +79,17 @@ def test_of_equally_frequent_tokens_the_order_of_their_counts_decides():
 
 
 def test_settings_are_the_engines_own():
-    assert vllm.speculative(Setting()) is None and vllm.speculative(Setting("eagle3", 3, "a/head"))["model"] == "a/head"
-    assert vllm.speculative(Setting("ngram", 4, options={"prompt_lookup_max": 3, "compiled": True})) == {
-        "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
-    assert vllm.speculative(Setting("suffix", 8)) == {
+    def config(*setting, **options):
+        return vllm.speculation(Setting(*setting, options=options)).get(CONFIG)
+
+    assert config() is None and config("eagle3", 3, "a/head")["model"] == "a/head"
+    assert config("ngram", 4, compiled=True) == {
+        "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+    assert config("suffix", 8) == {
         "method": "suffix", "num_speculative_tokens": 8, "suffix_decoding_max_cached_requests": 0}
+    assert config(FORCED, 8) == {"method": "custom_class", "num_speculative_tokens": 8, "model": "__main__.Forced"}
+    assert vllm.speculation(Setting("custom_class/ngrams", 2, "tables"))["additional-config"] == {
+        "draft_proposer": {"tables": "tables"}}
 
 
 def test_the_driver_counts_what_one_call_drafted_and_tells_how_the_engine_ended(tmp_path, monkeypatch):
@@ -96,7 +99,10 @@ def test_the_driver_counts_what_one_call_drafted_and_tells_how_the_engine_ended(
     monkeypatch.setattr(vllm, "ENVIRONMENT", SimpleNamespace(python=sys.executable, folder=tmp_path))
     monkeypatch.setattr(vllm, "variables", lambda threads: {"PYTHONPATH": str(tmp_path)})
     limits = dict(dtype="float32", threads=1, window=8, batch=2, log=tmp_path / "log")
-    with VLLM.start("model", Setting("ngram", 3), **limits) as running:
+    (tmp_path / "model").mkdir()
+    model, missing = (SimpleNamespace(name_or_path=str(tmp_path / name)) for name in ("model", "missing"))
+    (tmp_path / "missing").mkdir()
+    with VLLM.start(model, Setting("ngram", 3), **limits) as running:
         for _ in range(2):
             done = running.decode([[1, 2], [3]], 4)
             assert done.tokens == [[10, 11, 12, 13]] * 2
@@ -108,19 +114,7 @@ def test_the_driver_counts_what_one_call_drafted_and_tells_how_the_engine_ended(
         os.kill(running.process.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="(?s)ended with status -9; the last lines of .*the prompt is too long"):
             running.decode([[1]], 2)
-    with VLLM.start("model", Setting(), **limits) as running:
+    with VLLM.start(model, Setting(), **limits) as running:
         assert running.decode([[1]], 3).drafts == -1
     with pytest.raises(EngineError, match="no config.json in .*missing"):
-        VLLM.start("missing", Setting(), **limits)
-
-
-def test_our_proposer_has_a_schedule_of_its_own_and_plain_decoding_is_part_of_it():
-    def line(tokens):
-        return [{"setting": VLLM.line(Setting(CUSTOM, tokens, "draft_proposer.Sam", {ADDITIONAL: {PROPOSER: {}}}))}]
-
-    found = scheduled({1: line(4), 4: line(2), 8: None})
-    for rows in (found[1], found[4]):
-        _, config, _, options = shlex.split(rows[0]["setting"])
-        assert json.loads(config) == {"method": CUSTOM, NUM_TOKENS: 4, "model": "draft_proposer.Sam"}
-        assert json.loads(options) == {PROPOSER: {"schedule": [[1, 3, 4], [4, 7, 2], [8, 8, 0]]}}
-    assert scheduled({1: line(4), 4: line(4)})[4] == line(4) and found[8] == []
+        VLLM.start(missing, Setting(), **limits)

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from transformers import AutoTokenizer
 
-from lib.cost import recommendation, served
 from lib.drafters import heads
 from lib.drafters.heads import files
 from lib.lab import plan, provenance
@@ -21,6 +20,7 @@ from lib.models import SHIPPED, prompts
 from lib.models.load import load_pair
 from lib.models.checks import PairError
 from lib.replay import logs, trace
+from lib.study import costs_files
 from lib.tests import small_models
 from lib.tests.replay.test_replay import synthetic
 from lib.training import heads as training
@@ -94,7 +94,7 @@ def read_inputs(path: Path) -> object:
 
 
 def good_costs() -> list[bytes]:
-    return [b"batch,nodes,check_ms,draft_ms\n1,0,5.0,1.0\n1,8,6.5,1.0\n2,0,6,1\n2,4,7,\n"]
+    return [path.read_bytes() for path in costs_files.FOLDER.glob("published-*.csv")]
 
 
 def good_profiles() -> list[bytes]:
@@ -138,10 +138,6 @@ def read_model(path: Path) -> object:
         return load_pair(folder, dtype="float32")
 
 
-def good_recommendations() -> list[bytes]:
-    return [(provenance.HOME / "data" / "results" / "reference" / "recommendation.json").read_bytes()]
-
-
 def good_traces() -> list[bytes]:
     with TemporaryDirectory() as folder:
         trace.save(synthetic(np.random.default_rng(0)), Path(folder) / "t.npz")
@@ -155,10 +151,9 @@ def readers() -> dict[str, Reader]:
         "prompts": Reader(prompts.rows, (ValueError, LookupError), "p.jsonl", good_prompts),
         "logs": Reader(read_log, (ValueError,), "l.jsonl", good_logs),
         "inputs": Reader(read_inputs, (ValueError,), "i.jsonl", good_inputs),
-        "costs": Reader(served.read_costs, (ValueError,), "c.csv", good_costs),
+        "costs": Reader(costs_files.read, (ValueError,), "c.csv", good_costs),
         "profile": Reader(lambda path: plan.load_profile(path, NOTEBOOKS), (UsageError,), "p.yaml", good_profiles),
         "model": Reader(read_model, (PairError,), "config.json", good_models),
-        "recommendation": Reader(recommendation.load, (ValueError,), "r.json", good_recommendations),
         "run": Reader(lambda path: provenance.read(path.parent), (ValueError,), "run.json",
                       lambda: [(provenance.HOME / "data" / "results" / "reference" / "run.json").read_bytes()]),
         "trace": Reader(trace.load, (ValueError,), "t.npz", good_traces),

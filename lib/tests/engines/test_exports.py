@@ -1,15 +1,19 @@
-"""EAGLE-3 heads in the layout of engines: its tensors and settings, and the same drafts when it is read again."""
+"""Weights as engines read them: EAGLE-3 heads in their authors' layout with the same drafts, GGUF files with the same
+weights.
+"""
 
 import json
 from types import SimpleNamespace
 
+import gguf
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from lib.drafters import heads, make
-from lib.engines import head_export
-from lib.tests import small_heads, small_models
+from lib.engines import exports
+from lib.models.load import load_pair
+from lib.tests import small_heads, small_models, tiny_gguf
 from lib.training import heads as training
 from lib.trees import named
 
@@ -44,7 +48,7 @@ def drafts(folder):
 @pytest.mark.parametrize("drafted", [None, DRAFTED])
 def test_an_exported_head_has_the_layout_of_engines_and_drafts_the_same(drafted, tmp_path):
     ours = saved(tmp_path / "ours", draft_vocab_size=drafted)
-    into = head_export.write(ours, TARGET, tmp_path / "exported")
+    into = exports.write_head(ours, TARGET, tmp_path / "exported")
     tensors, config = load_file(into / "model.safetensors"), json.loads((into / "config.json").read_text())
     maps = {"d2t": (DRAFTED,), "t2d": (V,)} if drafted else {}
     assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == SHAPES | maps | {
@@ -66,12 +70,26 @@ def test_an_exported_head_has_the_layout_of_engines_and_drafts_the_same(drafted,
 def test_features_that_engines_do_not_hand_over_are_refused(features, message, tmp_path):
     """Of eight layers the last is normed in transformers alone; engines sort features and drop repeated ones."""
     with pytest.raises(ValueError, match=message):
-        head_export.write(saved(tmp_path, feature_layers=features), TARGET, tmp_path / "exported")
+        exports.write_head(saved(tmp_path, feature_layers=features), TARGET, tmp_path / "exported")
     with pytest.raises(ValueError, match="holds no eagle3 head for this target"):
         heads.save(small_heads.head("medusa", TARGET), tmp_path)
-        head_export.write(tmp_path, TARGET, tmp_path / "exported")
+        exports.write_head(tmp_path, TARGET, tmp_path / "exported")
 
 
 @pytest.mark.parametrize("layers, read", [(30, [2, 15, 27]), (7, [2, 3, 4]), (5, [2, 3, 4]), (3, [0, 1, 2]), (1, [0])])
 def test_new_heads_read_hidden_states_before_the_final_norm(layers, read):
     assert training.feature_layers(layers) == read
+
+
+def test_files_hold_the_same_model_in_another_format(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tiny_gguf.write(tmp_path / "m.gguf")
+    model = load_pair(str(source), "float32").target
+    model.save_pretrained(tmp_path / "draft")
+    for made, kind in ((exports.target_file(source, "float32", tmp_path), 0),
+                       (exports.target_file(source, "bfloat16", tmp_path), 32),
+                       (exports.drafter_file(tmp_path / "draft", source, "bfloat16", tmp_path), 32)):
+        fields, again = gguf.GGUFReader(made).fields, load_pair(str(made), "float32").target.state_dict()
+        assert fields["general.file_type"].contents() == kind
+        assert fields["tokenizer.ggml.merges"].contents() == tiny_gguf.MERGES
+        assert all(torch.equal(values, again[name]) for name, values in model.state_dict().items())

@@ -1,0 +1,145 @@
+"""Times what steps cost where a target is served: `python measure_served.py TARGET [--drafter D] > costs.csv`.
+
+It needs torch and transformers alone, so that the file can be copied to that machine. A check of n draft tokens is one
+forward pass over n + 1 tokens per sequence that follow a cached text; all numbers of tokens are timed in shuffled
+turns. The tokens are a text's, from another position on for each sequence: a mixture of experts routes random tokens
+otherwise. The output is a table of costs, as `lib.study.costs_files` reads it.
+"""
+
+import argparse
+import csv
+import platform
+import random
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+NODES = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)  # both sides of usual steps
+CHAINS = (1, 4)
+COLUMNS = ("machine", "source", "backend", "batch", "method", "shape", "nodes", "ms", "low", "high", "n")
+TEXT = """\
+The ferry leaves the north pier at seven, and on most mornings the same eleven people are on it. The baker sits by the
+window with her ledger. Two brothers who repair pumps for the water company share tea and argue about football.
+A teacher marks homework until the swell makes her stop. Nobody planned this company, but it has rules: the seat next to
+the heater belongs to whoever coughs, and nobody speaks before the lighthouse is out of sight.
+
+How do you find out whether a boat is usually late? Collect the delays of a month, sort them, and look at the middle
+one, since a single storm moves the mean but hardly the median:
+
+def median(delays):
+    # the middle of the delays, or the mean of the two middle ones
+    ordered = sorted(delays)
+    half = len(ordered) // 2
+    if not ordered:
+        raise ValueError("there is no delay; record at least one crossing")
+    if len(ordered) % 2:
+        return ordered[half]
+    return (ordered[half - 1] + ordered[half]) / 2
+
+
+In January the median was 2.5 minutes, and 3 of 62 boats were late. In February, with the new timetable, it was 6.0, and
+34 of 56 were late. The teacher put both numbers on a card and pinned it beside the door, where it still hangs.
+"""
+
+
+def main() -> None:
+    """Reads the command line, and writes the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("target", help="a folder, or a name of the Hugging Face hub")
+    parser.add_argument("--drafter", help="a draft model, for the rows of the method model")
+    parser.add_argument("--batches", default="1,8", help="batch sizes, with commas (default: 1,8)")
+    parser.add_argument("--text", type=Path, help="a file of text such as the model writes (default: this script's)")
+    parser.add_argument("--prefix", type=int, default=512, help="cached tokens per sequence (default: 512)")
+    parser.add_argument("--repeats", type=int, default=15, help="timed passes of each number (default: 15)")
+    parser.add_argument("--dtype", default="auto", help="number format, as torch names it (default: the model's own)")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    common = dict(dtype=args.dtype if args.dtype == "auto" else getattr(torch, args.dtype), device=args.device,
+                  batches=[int(batch) for batch in args.batches.split(",")], prefix=args.prefix, repeats=args.repeats,
+                  text=args.text.read_text(encoding="utf-8") if args.text else TEXT)
+    checks = times(args.target, nodes=NODES, **common)
+    passes = times(args.drafter, nodes=(0,), **common) if args.drafter else {}
+    machine = torch.cuda.get_device_name() if args.device.startswith("cuda") else platform.processor() or args.device
+    write(Path(args.target).name, checks, passes, machine, sys.stdout)
+
+
+def write(target: str, checks: dict, passes: dict, machine: str, file) -> None:
+    """The table. checks, passes: `times` of the target, and of the drafter's plain steps, of which a chain takes one
+    per level.
+    """
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    rows = [("forced" if nodes else "plain", f"nodes:{nodes}", nodes, batch, times)
+            for (batch, nodes), times in checks.items()]
+    rows += [("model", f"chain:{length}", length, batch, (*(length * time for time in times[:3]), times[3]))
+             for (batch, _), times in passes.items() for length in CHAINS]
+    for method, shape, nodes, batch, (low, middle, high, count) in rows:
+        writer.writerow([machine, f"measure_served.py, {target}", target, batch, method, shape, nodes, f"{middle:.4f}",
+                         f"{low:.4f}", f"{high:.4f}", count])
+
+
+@torch.inference_mode()
+def times(name: str, *, dtype, device: str, batches, nodes, prefix: int, repeats: int,
+          text: str = TEXT) -> dict[tuple[int, int], tuple[float, float, float, int]]:
+    """Quartiles of the milliseconds of a forward pass with its greedy choice, and the number of timed passes, by
+    (batch, nodes). The first turn is not counted.
+
+    SystemExit names a cache that cannot be cropped.
+    """
+    model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).to(device).eval()
+    tokenizer, quartiles, order = AutoTokenizer.from_pretrained(name), {}, random.Random(0)
+    wait = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    for batch in batches:
+        tokens = rows(tokenizer, text, batch, prefix + max(nodes) + 1).to(device)
+        cache = getattr(model(tokens[:, :prefix], use_cache=True, logits_to_keep=1), "past_key_values", None)
+        check_crop(name, model, tokens[:, prefix:], cache)
+        seconds = {count: [] for count in nodes}
+        for _ in range(repeats + 1):
+            for count in order.sample(list(nodes), len(nodes)):
+                wait()  # from idle device to idle device
+                start = time.perf_counter()
+                model(tokens[:, prefix : prefix + count + 1], past_key_values=cache, use_cache=True).logits.argmax(-1)
+                wait()
+                seconds[count].append(time.perf_counter() - start)
+                cache.crop(-(count + 1))
+        for count, times_of_one in seconds.items():
+            low, middle, high = statistics.quantiles(times_of_one[1:], n=4, method="inclusive")
+            quartiles[batch, count] = 1000 * low, 1000 * middle, 1000 * high, repeats
+    return quartiles
+
+
+def rows(tokenizer, text: str, batch: int, length: int) -> torch.Tensor:
+    """int64[batch, length]: the text's tokens again and again, each row from another position on."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if not ids:
+        raise SystemExit("the text has no token; give a file with a few hundred words")
+    starts = [row * len(ids) // batch for row in range(batch)]
+    return torch.tensor([[ids[(start + position) % len(ids)] for position in range(length)] for start in starts])
+
+
+def check_crop(name: str, model, block: torch.Tensor, cache) -> None:
+    """SystemExit, with the kinds of its layers, for a cache that `crop` does not put back as it was before a block."""
+    if hasattr(cache, "activate_past_recording"):
+        cache.activate_past_recording()  # else a sliding window drops what `crop` would need
+    layers = getattr(cache, "layers", [])
+    kinds = {type(layer).__name__ for layer in layers if not getattr(layer, "is_croppable", True)}
+    try:
+        logits = []
+        for _ in range(2):
+            logits.append(model(block, past_key_values=cache, use_cache=True).logits.float())
+            cache.crop(-block.shape[1])
+        if not kinds and torch.allclose(*logits, rtol=0, atol=0.01 * logits[0].abs().max().item()):
+            return
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+        pass
+    names = ", ".join(sorted(kinds or {type(layer).__name__ for layer in layers})) or type(cache).__name__
+    raise SystemExit(f"the cache of {name} ({names}) cannot be cropped to the text again, so that a check cannot be "
+                     "repeated; time its checks in the engine that serves it, and write the table by hand")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Engines by name, and the lines that a user copies: read back as written, and only of engines that run a drafter."""
+
+import ast
+import json
+import shlex
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import GenerationConfig
+
+from lib.drafters.text_drafters import LookupDrafter
+from lib.engines import registry
+from lib.engines.methods import FORCED, LONGEST, Setting
+from lib.engines.registry import CHAIN, ENGINES, GROWN, lines, parse
+from lib.engines.vllm import CONFIG, NUM_TOKENS, PROPOSER, SCHEDULE, VLLM, ranges
+from lib.forward import load_pair
+from lib.tests import small_models
+
+METHODS = [(name, method) for name, engine in ENGINES.items() for method in engine.methods]
+SPECS = ("lookup", "sam", "ngrams", "combined:behind=ngrams", "model", "eagle3")
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair("base/tiny-base")
+
+
+def options(text: str) -> dict[str, str]:
+    """A command line's options without dashes, each with its value."""
+    words = shlex.split(text)
+    return {word.lstrip("-"): value for word, value in zip(words, words[1:]) if word.startswith("-")}
+
+
+def keywords(text: str) -> dict[str, object]:
+    """The constant keywords of the last Python call."""
+    call = ast.parse(text.rpartition("; ")[2].replace("**inputs, ", ""), mode="eval").body
+    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+
+
+def tokens_of(name: str, text: str) -> int:
+    """The number of draft tokens that an engine reads in a line."""
+    if name == "vllm":
+        return json.loads(options(text)[CONFIG])[NUM_TOKENS]
+    if name == "llama.cpp":
+        return int(options(text).get("spec-draft-n-max") or options(text)["spec-ngram-simple-size-m"])
+    given = keywords(text)
+    return given.get("prompt_lookup_num_tokens") or given["num_assistant_tokens"]
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS, ids=[f"{name}, {method.name}" for name, method in METHODS])
+@pytest.mark.parametrize("tokens", [1, 3, 16])
+def test_a_line_says_what_the_setting_says(name, method, tokens):
+    place = "my models/drafter" if method.weights else ""
+    text = registry.line(ENGINES[name], Setting(method.name, tokens, place))
+    assert tokens_of(name, text) == tokens and "\n" not in text and place in text
+    assert registry.line(ENGINES[name], Setting()) == ""
+
+
+def test_engines_run_what_they_have(pair):
+    named = {spec: [row["engine"] for row in lines(pair, spec, 3)] for spec in SPECS}
+    assert named["lookup"] == ["vLLM, ngram", "llama.cpp, ngram-simple", "OpenVINO GenAI, prompt_lookup",
+                               "transformers, prompt_lookup", "SGLang (not run here)"]
+    assert named["sam"] == ["vLLM, suffix", "vLLM, custom_class/sam"]
+    assert named["model"] == ["vLLM, draft_model", "OpenVINO GenAI, draft_model",
+                              "transformers, assistant_model"], "base is no GGUF file"
+    assert not lines(pair, "adaptive", 3) and not lines(pair, "lookup", 0)
+    assert lines(pair, "model", 3)[0]["setting"].count("data/models/tiny-base") == 1, "from the repository's root on"
+
+
+def test_a_drafter_without_a_folder_or_tables_is_left_out():
+    model = small_models.llama(3)
+    model.name_or_path = "org/target"
+    made = SimpleNamespace(target=model, target_name="t", draft_model=model)
+    assert not [row for spec in ("model", "ngrams", "eagle3") for row in lines(made, spec, 3)]
+
+
+def test_a_head_is_exported_for_a_chain_and_for_a_tree_that_grows(monkeypatch):
+    monkeypatch.setattr("lib.engines.exports.write_head", lambda source, target, made: made)
+    rows = lines(SimpleNamespace(target_name="smollm2-135m", target=None), "eagle3", 5)
+    by_engine = {row["engine"]: row for row in rows}
+    assert by_engine["OpenVINO GenAI, eagle3/tree"]["draft"] == GROWN
+    assert by_engine["vLLM, eagle3"]["draft"] == CHAIN
+    given = options(by_engine["SGLang (not run here)"]["setting"])
+    assert given["speculative-num-draft-tokens"] == "6" and given["speculative-num-steps"] == "5"
+    assert given["speculative-draft-model-path"].endswith("smollm2-135m-eagle3")
+
+
+def test_transformers_takes_its_lines():
+    class AutoModelForCausalLM:
+        def from_pretrained(place):
+            return SimpleNamespace(generation_config=GenerationConfig(), place=place)
+
+    names = {"AutoModelForCausalLM": AutoModelForCausalLM}
+    exec(registry.line(ENGINES["transformers"], Setting("assistant_model", 7, "org/drafter")), names)
+    config = names["assistant_model"].generation_config
+    assert names["assistant_model"].place == "org/drafter" and config.num_assistant_tokens == 7
+    assert config.assistant_confidence_threshold == 0.0 and config.num_assistant_tokens_schedule == "constant"
+    config = GenerationConfig(prompt_lookup_num_tokens=4, max_matching_ngram_size=LONGEST)
+    assert config.validate() is None and LookupDrafter().longest == LONGEST
+
+
+# ------------------------------------------------------------------------------------------------------------ schedule
+
+
+def scheduled_tokens(schedule, most_batch: int) -> list[int]:
+    """The number of draft tokens at batch sizes 1 to `most_batch`, as vLLM's `build_dynamic_sd_schedule_lookup` has it:
+    what comes after the last range has the number before it.
+    """
+    found, last = {}, 0
+    for first, end, tokens in schedule:
+        assert last < first <= end and (last or first == 1) and tokens >= 0, schedule
+        found |= dict.fromkeys(range(first, end + 1), tokens)
+        last = end
+    return [found.get(batch, schedule[-1][2]) for batch in range(1, most_batch + 1)]
+
+
+@settings(deadline=None)
+@given(st.dictionaries(st.integers(1, 64), st.integers(0, 9), min_size=1, max_size=6))
+def test_vllm_drafts_at_each_batch_size_as_many_as_are_recommended_there(lengths):
+    """Between two batch sizes as many as at the smaller one; 0 is plain decoding."""
+    expected, last = [], lengths[min(lengths)]
+    for batch in range(1, 71):
+        last = lengths.get(batch, last)
+        expected.append(last)
+    assert scheduled_tokens(ranges(lengths), 70) == expected
+    schedules = {"schedule": ranges(lengths)}
+    for method, has_schedule in (("ngram", True), ("suffix", False)):
+        config = json.loads(options(VLLM.line(Setting(method, 1, options=schedules)))[CONFIG])
+        assert (SCHEDULE in config) == has_schedule and config[NUM_TOKENS] == max([1, *lengths.values()])
+
+
+def test_our_proposer_has_a_schedule_of_its_own(pair):
+    rows = lines(pair, "sam", 4, {1: 4, 4: 2, 8: 0})
+    text = next(row["setting"] for row in rows if row["engine"] == "vLLM, custom_class/sam")
+    given = options(text)
+    assert json.loads(given["additional-config"]) == {PROPOSER: {"schedule": [[1, 3, 4], [4, 7, 2], [8, 8, 0]]}}
+    assert json.loads(given[CONFIG]) == {"method": "custom_class", NUM_TOKENS: 4, "model": "draft_proposer.Sam"}
+    assert "schedule" not in "".join(row["setting"] for row in lines(pair, "sam", 4, {1: 4, 8: 4}))
+
+
+# --------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(("spec", "message"), [
+    ("sglang", "engine is 'sglang'; choose one of vllm, llama.cpp"),
+    ("vllm:float32:bfloat16", "give one number format at most"), ("openvino:stored", "of float32, bfloat16"),
+    ("vllm:compiled:compiled", "each word once"), ("llama.cpp:int8", "of float32, bfloat16, stored")])
+def test_an_engine_that_is_none_is_named(spec, message):
+    with pytest.raises(ValueError, match=message):
+        parse(spec)
+
+
+def test_an_engine_has_its_format_and_options():
+    served = parse("vllm:bfloat16:compiled")
+    assert (served.name, served.dtype, served.options) == ("vllm:bfloat16:compiled", "bfloat16", {"compiled": True})
+    assert parse("llama.cpp:stored").dtype == "stored" and not parse("transformers").batches
+    assert [method.name for method in served.methods("combined")] == ["custom_class/combined"]
+    assert {method.name for method in served.methods("model")} == {"draft_model"}
+    assert FORCED not in {method.name for _, method in METHODS}
