@@ -76,7 +76,8 @@ def measure_drafting(bench: Bench, ways: Sequence[Way]) -> pd.DataFrame:
             bench.say(f"the cost of drafting by {way.name}")
         with bench.running(*[way] if missing else []) as running:
             for batch in missing:
-                seconds = [_drafting(bench, running[way.name], costs, batch, turn) for turn in range(REPEATS + 1)]
+                seconds = [_drafting(bench, running[way.name], costs, way, batch, turn)
+                           for turn in range(REPEATS + 1)]
                 table.append(**_row(bench, batch, way.method, way.shape_name, way.nodes, seconds[1:]))
     return bench.rows_of("costs")
 
@@ -87,17 +88,19 @@ def _step(decoded: Decoded) -> float:
     return (decoded.seconds - decoded.prefill - np.nan_to_num(decoded.drafting)) / max(1, steps)
 
 
-def _drafting(bench: Bench, running: Running, costs: "Costs", batch: int, turn: int) -> float:
+def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: int, turn: int) -> float:
     """Seconds that drafting adds to a step in which the drafter works: as the backend tells, or the rest of a call after
-    its checks.
+    its checks. The call decodes one prompt in all rows, so that all rows end at the same step.
     """
     calls = bench.calls(CHOOSING, batch)
-    decoded = running.decode(bench.ids(calls[turn % len(calls)]), FORCED_TOKENS)
+    decoded = running.decode(bench.ids(calls[turn % len(calls)][:1] * batch), FORCED_TOKENS)
     if not np.isnan(decoded.drafting):
         return decoded.drafting / max(1, decoded.drafting_steps)
-    steps = max(1, decoded.drafts)
-    checks = steps * costs.check(batch, np.array([decoded.drafted / steps]))[0]
-    return (decoded.seconds - decoded.prefill - checks) / steps
+    steps = (sum(map(len, decoded.tokens)) - sum(decoded.accepted)) / batch - 1
+    drafts = max(0.0, decoded.drafts / batch - way.at_prompt)  # that of the prefill is no step
+    with_draft, without = costs.check(batch, np.array([decoded.drafted / max(1, decoded.drafts), 0.0]))
+    checks = drafts * with_draft + max(0.0, steps - drafts) * without
+    return (decoded.seconds - decoded.prefill - checks) / max(1.0, steps if way.drafter.traits.reads_text else drafts)
 
 
 def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds: Sequence[float]) -> dict[str, object]:

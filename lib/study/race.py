@@ -32,6 +32,7 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
             continue
         bench.say(f"{', '.join(way.name for way in together)} in turns, {len(calls)} calls of {batch}, {part}")
         order = bench.generator("race", part, batch, first)
+        texts = {row.prompt: [*map(int, row.ids.split())] for row in bench.rows_of("texts").itertuples()}
         with bench.running(*{way.name: way for _, way in missing}.values()) as running:
             for decoding in running.values():
                 decoding.decode(bench.ids(calls[0]), WARM_TOKENS)
@@ -44,7 +45,19 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                     table.append(backend=bench.backend.name, batch=batch, way=way.name, part=part,
                                  call=bench.call_name(rows), turn=first, kind=bench.prompts.kinds[rows[0]],
                                  tokens=sum(map(len, decoded.tokens)), seconds=decoded.seconds, prefill=decoded.prefill,
-                                 drafted=decoded.drafted, accepted=int(sum(decoded.accepted)), predicted=predicted)
+                                 drafted=decoded.drafted, accepted=int(sum(decoded.accepted)), predicted=predicted,
+                                 parted=parted(bench, texts, rows, decoded.tokens))
+
+
+def parted(bench: Bench, texts: Mapping[str, Sequence[int]], rows: Sequence[int],
+           answers: Sequence[Sequence[int]]) -> str:
+    """The answers that differ from the backend's plain texts, as "NAME@position", with commas; lossless drafting in
+    exact arithmetic has none.
+    """
+    names = [bench.prompts.names[row] for row in rows]
+    positions = {name: next((index for index, (token, plain) in enumerate(zip(answer, texts.get(name, answer)))
+                             if token != plain), None) for name, answer in zip(names, answers)}
+    return ", ".join(f"{name}@{position}" for name, position in positions.items() if position is not None)
 
 
 # --------------------------------------------------------------------------------------------------------------- speeds
