@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn, uint8
 
 from lib.drafters.registry import folder_of, made_for
+from lib.engines.log import Log
 from lib.engines.methods import PLAIN, PLAIN_WAY, Sizes, Way, rounds_of
 from lib.engines.own import Own
 from lib.lab import provenance
@@ -21,9 +22,14 @@ from lib.study.bench import Bench
 
 def record(bench: Bench, drafters: Mapping[str, object]) -> Recorded:
     """The backend's plain text of each prompt as a trace that goes on past the answer, in which rounds start as long as
-    the answer goes on; with the ranks of `drafters` (see `recording.record`) where the backend is this project's loop.
-    Fills the table "texts".
+    the answer goes on; with the ranks of `drafters` (see `recording.record`) where the backend is this project's loop,
+    or a log. Fills the table "texts".
     """
+    if isinstance(bench.backend, Log):
+        table, source = bench.store.open("texts"), bench.source
+        table.extend([source | row for row in bench.backend.rows()
+                      if (*source.values(), row["prompt"]) not in table.keys()])
+        return Recorded(bench.backend.trace(drafters, bench.longest), bench.prompts.ids)
     if isinstance(bench.backend, Own):
         pair, temperature = bench.backend.pair, bench.backend.temperature
         settings = dict(max_new_tokens=bench.new_tokens - 1, temperature=temperature,
@@ -92,7 +98,7 @@ def _write_texts(bench: Bench, texts: Mapping[int, Sequence[int]]) -> None:
     done = table.keys()
     table.extend([
         dict(**source, prompt=names[row], ids=" ".join(map(str, text)), loops=loops(text),
-             tokens=answer_length(text, bench.new_tokens, bench.ends))
+             tokens=answer_length(text, bench.new_tokens, bench.ends), remark="")
         for row, text in texts.items() if (*source.values(), names[row]) not in done])
 
 

@@ -1,8 +1,9 @@
-"""Cost curves of machines as files: those of data/costs, and a user's own, as `lib/engines/measure_served.py` writes it.
+"""Cost curves of machines as files: those of data/costs, and a user's own, as `lib/engines/measure_served.py` writes
+it.
 
-A file is a CSV table with the columns of the table "costs", and machine, source and note. `forced` rows hold a step that
-checks that many draft tokens per prompt, `plain` rows a step without speculation; rows of other methods hold what drafting
-a tree adds to a step. A curve has its steps where the points are.
+A file is a CSV table with the columns of the table "costs", and machine, source and note. `forced` rows hold a step
+that checks that many draft tokens per prompt, `plain` rows a step without speculation; rows of other methods hold what
+drafting a tree adds to a step. A curve has its steps where the points are.
 """
 
 from difflib import get_close_matches
@@ -18,7 +19,8 @@ from lib.trees import named
 
 FOLDER = provenance.HOME / "data" / "costs"
 NEEDED = ("backend", "batch", "method", "nodes", "ms")
-OPTIONAL = ("machine", "source", "note", "shape", "low", "high", "n")
+COLUMNS = ("machine", "source", "note", "backend", "batch", "method", "shape", "nodes", "ms", "low", "high", "n")
+MOST = 10**6  # prompts of a batch, or draft tokens
 NUMBERS = ("batch", "nodes", "ms", "low", "high", "n")
 
 
@@ -34,8 +36,8 @@ def path_of(name: str | Path) -> Path:
     if path is None:
         close = get_close_matches(str(name), names(), n=1, cutoff=0.4)
         hint = f"did you mean {close[0]}? " if close else ""
-        raise FileNotFoundError(f"costs is {str(name)!r}, which is no CSV file and no name in data/costs; {hint}The names are "
-                                f"{', '.join(names())}")
+        raise FileNotFoundError(f"costs is {str(name)!r}, which is no CSV file and no name in data/costs; {hint}"
+                                f"The names are {', '.join(names())}")
     return path
 
 
@@ -49,17 +51,25 @@ def read(name: str | Path) -> pd.DataFrame:
                          f"{', '.join(NEEDED)}") from None
     if missing := [column for column in NEEDED if column not in rows]:
         raise ValueError(f"{path} lacks the column {missing[0]}; it has {', '.join(rows.columns)}")
-    rows = rows.reindex(columns=[*OPTIONAL[:3], "backend", "batch", "method", "shape", "nodes", *NUMBERS[2:]], fill_value="")
+    if rows.empty:
+        raise ValueError(f"{path} has no row; give plain steps and checks of forced drafts")
+    rows = rows.reindex(columns=COLUMNS, fill_value="")
     texts, numbers = rows, rows.assign(**{column: pd.to_numeric(rows[column], errors="coerce") for column in NUMBERS})
-    checks, whole = numbers["method"].isin([PLAIN, FORCED]), "a whole number from {} on"
-    _check(path, texts, "batch", numbers["batch"].ge(1) & numbers["batch"].mod(1).eq(0), whole.format(1))
-    _check(path, texts, "nodes", numbers["nodes"].ge(0) & numbers["nodes"].mod(1).eq(0), whole.format(0))
-    _check(path, texts, "nodes", numbers["nodes"].eq(0) | numbers["method"].ne(PLAIN), "0, since plain steps draft nothing")
+    checks = numbers["method"].isin([PLAIN, FORCED])
+    for column, least in (("batch", 1), ("nodes", 0)):
+        _check(path, texts, column, numbers[column].between(least, MOST) & numbers[column].mod(1).eq(0),
+               f"a whole number from {least} on")
+    _check(path, texts, "nodes", numbers["nodes"].eq(0) | numbers["method"].ne(PLAIN), "0, of a plain step")
     _check(path, texts, "ms", np.isfinite(numbers["ms"]) & (numbers["ms"].gt(0) | ~checks), "milliseconds above 0")
     default = np.where(checks, "nodes:", "chain:") + numbers["nodes"].astype(int).astype(str)
     numbers["shape"] = numbers["shape"].where(numbers["shape"].ne(""), default)
     _check(path, texts.assign(shape=numbers["shape"]), "shape", checks | numbers["shape"].map(_is_tree),
            "the name of a draft tree, such as chain:4")
+    shapes = numbers[~checks].groupby(["backend", "batch", "method"])["shape"].nunique()
+    if (shapes < 2).any():
+        backend, batch, method = shapes.idxmin()
+        raise ValueError(f"{path} has one shape of the drafting of {method} ({backend}, batch {batch:.0f}); give two, "
+                         "such as chain:1 and chain:4, so that it can be split into levels")
     return numbers.astype({"batch": int, "nodes": int})
 
 
@@ -85,6 +95,6 @@ def of_backends(rows: pd.DataFrame) -> dict[str, Costs]:
     kinds = {backend: set(part["method"]) for backend, part in rows.groupby("backend", sort=False)}
     complete = [backend for backend, methods in kinds.items() if {PLAIN, FORCED} <= methods]
     if not complete:
-        raise ValueError(f"costs of {', '.join(kinds)} lack a plain step or checks of forced drafts, so that no speed can "
-                         f"be predicted; add rows of the methods {PLAIN} and {FORCED}")
+        raise ValueError(f"costs of {', '.join(kinds)} lack a plain step or checks of forced drafts, so that no speed "
+                         f"can be predicted; add rows of the methods {PLAIN} and {FORCED}")
     return {backend: Costs.of(rows[rows["backend"] == backend]) for backend in complete}

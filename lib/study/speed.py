@@ -28,10 +28,10 @@ from lib.models.checks import AUTO, PairError, first_line
 from lib.models.prompts import load as load_prompts
 from lib.models.registry import GGUF, sources
 from lib.replay.simulated import Recorded
-from lib.study import answer, costs, costs_files, quality
+from lib.study import answer, costs, costs_files, quality, schedule, served
 from lib.study.acceptance import record
 from lib.study.answer import CHAIN, RECOMMENDED
-from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops
+from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
 from lib.study.candidates import Limits, drafters_of, engine_ways, grown_ways, of_ranks, static_ways, timed_ways
 from lib.study.race import race
 from lib.study.settings import Speed
@@ -42,6 +42,9 @@ def measure(store: Store, settings: Speed) -> None:
     recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
     """
     if len(store.open("answers").frame()) and answer.mark_of(store.folder) == store.mark:
+        return
+    if settings.logs or settings.endpoint:
+        measure_served(store, settings)
         return
     pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
     bench = of_pairs(store, settings, pairs)
@@ -60,7 +63,29 @@ def measure(store: Store, settings: Speed) -> None:
         measure_engine(beside, settings, spec)
     if settings.costs:
         predict_elsewhere(bench, settings.costs, recorded, ways)
-    answer.save(store.folder, store.open("answers").frame(), store.open("settings").frame(), facts(bench))
+    if settings.lengths:
+        names = {*bench.rows_of("answers")["way"]}
+        judged = [way for way in ways if way.name in names]
+        room = (pairs[0].window or np.inf) - settings.new_tokens - 2 * settings.most_depth - 2
+        schedule.measure(bench, pairs[0].tokenizer, [length for length in settings.lengths if length < 0.9 * room],
+                         partial(measure_after_length, judged, limits.nodes))
+    machine = processor.machine(pairs[0].target.device.type)
+    save(bench, f"{machine['processor']}, {machine['threads']} threads")
+
+
+def measure_served(store: Store, settings: Speed) -> None:
+    """Answers from logged texts, at the costs of each backend of a file."""
+    benches = served.measure(store, settings)
+    for bench in benches:
+        write_settings(bench)
+    save(benches[0], f"the machine of {settings.costs}")
+
+
+def measure_after_length(ways: Sequence[Way], most_nodes: int, bench: Bench) -> None:
+    """The judged ways of the reference on prompts of one length, with costs that are timed after them."""
+    drafters = of_ranks({way.method: way.drafter for way in ways})
+    answer.measure(bench, record(bench, drafters), lambda trace: list(ways), lambda leading: [],
+                   partial(timed_costs, bench, most_nodes), len(ways))
 
 
 def of_pairs(store: Store, settings: Speed, pairs: Sequence) -> Bench:
@@ -71,9 +96,7 @@ def of_pairs(store: Store, settings: Speed, pairs: Sequence) -> Bench:
                               settings.judge_prompts, np.random.default_rng(settings.seed))
     bench = Bench(Own(pairs[0], prompts.ids), store, pairs[0].target_name, prompts, parts, settings.new_tokens,
                   dict(zip(settings.batches, settings.raced)), longest, list(pairs[0].eos_token_ids), settings.seed)
-    store.write("prompts", [
-        dict(prompt=name, kind=kind, unit=unit, turn=turn, part=part, tokens=len(ids)) for name, kind, unit, turn, part, ids
-        in zip(prompts.names, prompts.kinds, bench.units, prompts.turns, parts, prompts.ids)])
+    write_prompts(store, prompts, parts)
     return bench
 
 
@@ -171,23 +194,25 @@ def predict_elsewhere(bench: Bench, costs_name: str, recorded: Recorded, ways: S
 
 def write_settings(bench: Bench) -> None:
     """Adds to the table "settings" what a user of each serving engine sets to draft as recommended, or as the best chain
-    of the recommended drafter, since engines take no static tree that branches.
+    of the recommended drafter, since engines take no static tree that branches; vLLM also by batch size.
     """
     table, answers = bench.store.open("settings"), bench.rows_of("answers")
+    drafted: dict[int, tuple[str, int]] = {}
     for batch in bench.batches:
         by_role = answers[answers["batch"] == batch].set_index("role")
         winner = by_role.loc[RECOMMENDED]
         same_drafter = CHAIN in by_role.index and by_role.loc[CHAIN, "drafter"] == winner["drafter"]
-        tokens = by_role.loc[CHAIN, "nodes"] if same_drafter else winner["nodes"]
+        drafted[batch] = winner["drafter"], int(by_role.loc[CHAIN, "nodes"] if same_drafter else winner["nodes"])
+    for batch, (drafter, tokens) in drafted.items():
+        lengths = {other: count for other, (name, count) in drafted.items() if name in (drafter, "none")}
         table.extend([
-            dict(backend=bench.backend.name, batch=batch, engine=line["engine"], draft=line["draft"], setting=line["setting"])
-            for line in registry.lines(bench.backend.pair, winner["drafter"], int(tokens))
+            dict(backend=bench.backend.name, batch=batch, **line)
+            for line in registry.lines(bench.backend.pair, drafter, tokens, lengths)
             if (bench.backend.name, batch, line["engine"], line["draft"]) not in table.keys()])
 
 
-def facts(bench: Bench) -> dict[str, object]:
-    """What recommendation.json says of the run."""
-    machine = processor.machine(bench.backend.pair.target.device.type)
-    return dict(mark=bench.store.mark, target=bench.target, new_tokens=bench.new_tokens,
-                machine=f"{machine['processor']}, {machine['threads']} threads",
-                choosing=len(bench.rows(CHOOSING)), judging=len(bench.rows(JUDGING)))
+def save(bench: Bench, machine: str) -> None:
+    """Writes recommendation.json."""
+    facts = dict(mark=bench.store.mark, target=bench.target, new_tokens=bench.new_tokens, machine=machine,
+                 choosing=len(bench.rows(CHOOSING)), judging=len(bench.rows(JUDGING)))
+    answer.save(bench.store.folder, bench.store.open("answers").frame(), bench.store.open("settings").frame(), facts)

@@ -28,7 +28,7 @@ def test_shipped_files_are_read_and_name_machine_and_source(name):
 
 
 def test_steps_are_where_the_points_are(tmp_path):
-    (tmp_path / "mine.csv").write_text(HEAD + "mine,1,plain,0,5\nmine,1,forced,7,5\nmine,1,forced,8,9\nmine,1,model,4,2\n")
+    (tmp_path / "mine.csv").write_text(HEAD + "mine,1,plain,0,5\nmine,1,forced,7,5\nmine,1,forced,8,9\nmine,1,model,1,1\nmine,1,model,4,2\n")
     costs = of_backends(read(tmp_path / "mine.csv"))["mine"]
     assert 1000 * costs.check(1, np.array([0, 7, 8])) == pytest.approx([5, 5, 9])
 
@@ -48,6 +48,9 @@ def test_files_that_are_none_are_named(tmp_path):
     (tmp_path / "shape.csv").write_text("backend,batch,method,shape,nodes,ms\na,1,plain,,0,5\na,1,model,chains,4,5\n")
     with pytest.raises(ValueError, match="line 3: shape is 'chains'; give the name of a draft tree"):
         read(tmp_path / "shape.csv")
+    (tmp_path / "one.csv").write_text(HEAD + "a,1,plain,0,5\na,1,model,4,5\n")
+    with pytest.raises(ValueError, match=r"one shape of the drafting of model \(a, batch 1\); give two"):
+        read(tmp_path / "one.csv")
     (tmp_path / "other.csv").write_text("batch,nodes,check_ms\n1,0,5\n")
     with pytest.raises(ValueError, match="lacks the column backend; it has batch, nodes, check_ms"):
         read(tmp_path / "other.csv")

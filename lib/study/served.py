@@ -1,0 +1,131 @@
+"""A model that is served elsewhere: the answers of a log, or of a server that is asked here, take the place of texts
+that are decoded here. Costs come from a file (see `costs_files`), and all speeds are predictions.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lib.drafters.drafter import Drafter
+from lib.drafters.heads.files import NGRAMS
+from lib.drafters.language_model import LanguageModelDrafter
+from lib.drafters.registry import DRAFTERS, made_for, make, parse
+from lib.engines.log import Log
+from lib.engines.methods import FORCED
+from lib.forward.load import load_served
+from lib.lab import provenance, units
+from lib.lab.chapter import Store
+from lib.models import dialogue
+from lib.models import prompts as prompt_files
+from lib.models.load import Served
+from lib.models.prompts import PromptSet
+from lib.replay import endpoint, logs
+from lib.study import answer, costs_files
+from lib.study.acceptance import record
+from lib.study.bench import CHOOSING, JUDGING, Bench, spread, write_prompts
+from lib.study.candidates import Limits, of_ranks, static_ways
+
+EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
+
+
+def measure(store: Store, settings) -> list[Bench]:
+    """Writes the tables prompts, texts, rounds, predictions and answers for logged texts (see `settings.Speed`), at the
+    costs of each backend of a file. Returns the log at work with each of them. ValueError for logs, drafters or costs
+    that do not fit.
+    """
+    target_name, *draft_models = dict.fromkeys(name for pair in settings.pairs for name in pair.split("|"))
+    target = load_served(target_name, draft_models, settings.dtype, settings.device)
+    path = ask(target, settings, store.folder) if settings.endpoint else settings.logs or EXAMPLE
+    log = read(path, target, settings.temperature, settings.most_depth, settings.served or "log")
+    bench = bench_of(log, store, settings.most_depth, settings.seed)
+    write_prompts(store, bench.prompts, bench.parts)
+    drafters, benches = drafters_of(log, settings.drafters), []
+    recorded = record(bench, of_ranks(drafters))
+    all_rows = costs_files.read(settings.costs)
+    for name in costs_files.of_backends(all_rows):
+        rows = all_rows[all_rows["backend"] == name]
+        limits = Limits(min(settings.most_nodes, int(rows["nodes"].max())), settings.most_depth)
+        there = replace(bench, raced=dict.fromkeys(sorted(rows.loc[rows["method"] == FORCED, "batch"].unique()), 0),
+                        backend=replace(bench.backend, name=f"{name} ({Path(settings.costs).stem})"))
+        benches.append(there)
+        if not answer.is_complete(there):
+            static = partial(static_ways, with_costs(drafters, rows), limits)
+            answer.measure(there, recorded, static, lambda leading: [], lambda ways: rows, settings.most_raced, bench)
+    return benches
+
+
+def read(path: str | Path, target: Served, temperature: float, longest: int, name: str = "log") -> Log:
+    """The answers of a log that are long enough for trees of so many levels. temperature: at which they were written,
+    where the log does not tell it. ValueError where it tells several.
+    """
+    texts = logs.read(path, target.tokenizer, eos_token_id=target.eos_token_ids)
+    if len(texts.temperatures) > 1:
+        raise ValueError(f"the log has answers at the temperatures {', '.join(map(str, texts.temperatures))}; give those "
+                         "of one temperature")
+    temperature, = texts.temperatures or (temperature,)
+    long_enough = [row for row, ids in enumerate(texts.written) if texts.ended[row] or len(ids) > longest + 1]
+    if len(long_enough) < 2:
+        raise ValueError(f"{len(long_enough)} of {len(texts.names)} answers have more than {longest + 1} tokens; give "
+                         "longer answers, or a smaller most_depth")
+    return Log(name, texts.select(long_enough), target, temperature)
+
+
+def ask(target: Served, settings, folder: Path) -> Path:
+    """The file of a server's answers to the prompts that choose and judge; see `endpoint.collect`. Chat models get
+    messages, others plain texts.
+    """
+    chats = dialogue.has_template(target.tokenizer)
+    rows = prompt_files.rows(prompt_files.file_of(settings.prompts, chats))
+    numbers = prompt_files.numbers_in_kind([row.name for row in rows], [row.kind for row in rows])
+    first = settings.choose_prompts + settings.judge_prompts
+    rows = [row for row, number in zip(rows, numbers) if number < first]
+    requests = {row.name: endpoint.request_of(
+        settings.served, row.messages if chats else "\n\n".join(message["content"] for message in row.messages),
+        new_tokens=settings.new_tokens, temperature=settings.temperature, seed=settings.seed) for row in rows}
+    return endpoint.collect(settings.endpoint, requests, {row.name: row.kind for row in rows}, folder)
+
+
+def drafters_of(log: Log, specs: Sequence[str]) -> dict[str, Drafter]:
+    """The drafters that a log decides: of these specs, or of all that the target can have, those that read the text;
+    and the target's draft models, "model" or with several "model (NAME)". ValueError for a spec of another kind.
+    """
+    tables = [NGRAMS, f"combined:behind={NGRAMS}"] if NGRAMS in made_for(log.target.name) else []
+    drafters, models = {}, log.target.drafters
+    for spec in (spec for spec in specs or ["lookup", "sam", *tables] if spec != "model"):
+        kind, options = parse(spec)
+        if not DRAFTERS[parse(options.get("behind", kind))[0]].traits.reads_text:
+            raise ValueError(f"drafter {spec!r} needs the target's logits or hidden states, which a log does not have: "
+                             "give kinds that read the text alone (lookup, sam, ngrams), and draft models in pairs")
+        drafters[spec] = make(spec, log.pair)
+    names = {name: "model" if len(models) == 1 else f"model ({name})" for name in models}
+    return drafters | {names[name]: LanguageModelDrafter(model) for name, model in models.items()}
+
+
+def bench_of(log: Log, store: Store, longest: int, seed: int) -> Bench:
+    """A log at work: of each kind half of the conversations choose, and the others judge; nothing is raced."""
+    texts, generator, by_unit = log.texts, np.random.default_rng(seed), {}
+    for row, name in enumerate(texts.names):
+        by_unit.setdefault(units.unit(name), []).append(row)
+    order = spread(list(by_unit.values()), [texts.kinds[rows[0]] for rows in by_unit.values()], generator)
+    parts = [CHOOSING] * (len(order) // 2) + [JUDGING] * (len(order) - len(order) // 2)
+    rows, parts = zip(*((row, part) for unit, part in zip(order, parts) for row in unit))
+    texts = texts.select(rows)
+    turns = [int(name.rpartition(units.TURN)[2]) if units.TURN in name else 1 for name in texts.names]
+    prompts = PromptSet(tuple(texts.names), tuple(texts.kinds), tuple(texts.prompts), tuple(turns))
+    return Bench(replace(log, texts=texts), store, log.target.name, prompts, parts, max(map(len, texts.written)), {},
+                 longest, log.target.eos_token_ids, seed)
+
+
+def with_costs(drafters: Mapping[str, Drafter], rows: pd.DataFrame) -> dict[str, Drafter]:
+    """The drafters whose drafting these rows of costs hold, or that read the text, which takes next to no time; draft
+    models without rows are left out with the reason printed.
+    """
+    models = {name for name, drafter in drafters.items() if isinstance(drafter, LanguageModelDrafter)}
+    untimed = sorted(models - {*rows["method"]})
+    for name in untimed:
+        print(f"{name} is left out: the costs of {rows['backend'].iloc[0]} have no rows of the method {name}")
+    return {name: drafter for name, drafter in drafters.items() if name not in untimed}
