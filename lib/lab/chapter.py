@@ -102,7 +102,8 @@ class Chapter:
         from IPython.display import Image, display
 
         is_committed = self.folder.resolve() == provenance.HOME / "data" / "results" / "reference"
-        path = (provenance.HOME if is_committed else self.folder) / "figures" / f"{name}.png"
+        has_own = not is_committed or (self.folder / "figures").exists()  # the committed figures lie apart
+        path = (self.folder if has_own else provenance.HOME) / "figures" / f"{name}.png"
         if path.exists():
             display(Image(path))
         else:
