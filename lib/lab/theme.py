@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
+from typing import NamedTuple
 
 import seaborn as sns
 from matplotlib.figure import Figure
@@ -26,13 +27,12 @@ REFERENCE = {"color": "#666666", "linestyle": ":", "linewidth": 1}  # of a line 
 ROLES = {"root": BLACK, "drafted": SKY, "accepted": GREEN, "rejected": PALE, "bonus": ORANGE}
 
 
-@dataclass(frozen=True)
-class Style:
+class Style(NamedTuple):
     """A strategy's colour, marker and dash, the same in every figure."""
 
     colour: str
     marker: str
-    dash: str | tuple
+    dash: str | tuple = SOLID
 
     @property
     def line(self) -> dict:
@@ -42,27 +42,27 @@ class Style:
 
 # Each kind of shape has a colour; its variants differ by marker and dash.
 STYLES: Mapping[str, Style] = {
-    "chain": Style(BLACK, "o", SOLID),
-    "star": Style(GREY, "d", SOLID),
-    "independent": Style(SKY, "s", SOLID),
+    "chain": Style(BLACK, "o"),
+    "star": Style(GREY, "d"),
+    "independent": Style(SKY, "s"),
     "independent:2": Style(SKY, "s", DASHED),
-    "independent:4": Style(SKY, "D", SOLID),
-    "kary": Style(ORANGE, "^", SOLID),
+    "independent:4": Style(SKY, "D"),
+    "kary": Style(ORANGE, "^"),
     "kary:3": Style(ORANGE, "v", DASHED),
-    "comb": Style(GREEN, "P", SOLID),
-    "expansion": Style(PURPLE, "<", SOLID),
+    "comb": Style(GREEN, "P"),
+    "expansion": Style(PURPLE, "<"),
     "expansion:1,1,3,1,1,1,1,1": Style(PURPLE, ">", DASHED),
-    "sparse": Style(BLUE, "p", SOLID),
-    "optimal": Style(VERMILLION, "X", SOLID),
+    "sparse": Style(BLUE, "p"),
+    "optimal": Style(VERMILLION, "X"),
     "frequent": Style(VERMILLION, "*", DASHED),
     # Rules: lossless ones have solid or dashed lines, lossy ones dotted.
-    "greedy": Style(GREY, "d", SOLID),
-    "naive": Style(BLACK, "o", SOLID),
-    "multi_step": Style(SKY, "s", SOLID),
+    "greedy": Style(GREY, "d"),
+    "naive": Style(BLACK, "o"),
+    "multi_step": Style(SKY, "s"),
     "k_seq": Style(PURPLE, "D", DASHED),
-    "without_replacement": Style(BLUE, "^", SOLID),
+    "without_replacement": Style(BLUE, "^"),
     "block": Style(GREEN, "P", DASHED),
-    "traversal": Style(VERMILLION, "X", SOLID),
+    "traversal": Style(VERMILLION, "X"),
     "typical": Style(ORANGE, "v", DOTTED),
     "deterministic": Style(GREEN, "<", DOTTED),
     "conservative": Style(PURPLE, ">", DOTTED),
@@ -76,20 +76,19 @@ STYLES: Mapping[str, Style] = {
 # What figures and tables call a family whose name in code says too little.
 NAMES = {"optimal": "Sequoia (static)", "frequent": "frequent paths", "independent:4": "4 independent chains",
          "independent:2": "2 independent chains"}
-_OTHERS = [Style(colour, marker, dash) for colour, marker, dash in zip(
-    (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 3,
-    "osD^vP<X>ph*d8sHDP^<Xov>", [SOLID] * 8 + [DASHED] * 8 + [DOTTED] * 8)]
+_OTHERS = list(map(Style, (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, GREY) * 3,
+                   "osD^vP<X>ph*d8sHDP^<Xov>", [SOLID] * 8 + [DASHED] * 8 + [DOTTED] * 8))
 
 
 def styles_of(names: Iterable[str]) -> dict[str, Style]:
-    """A style for each name: its own, else that of its family ("kary:4"), else the next of the palette.
-
-    Names without a style of their own (drafters, pairs, kinds of text) get theirs by their order.
+    """A style for each name: its own, else that of its family ("kary:4"), else the next of the palette, by the order of
+    such names (drafters, pairs, kinds of text).
     """
-    names = list(dict.fromkeys(names))
-    unknown = [name for name in names if _family(name) not in STYLES]
-    spare = {name: _OTHERS[place % len(_OTHERS)] for place, name in enumerate(unknown)}
-    return {name: spare.get(name) or STYLES.get(name) or STYLES[_family(name)] for name in names}
+    others, styles = cycle(_OTHERS), {}
+    for name in dict.fromkeys(names):
+        family = str(name).partition("@")[0].partition(":")[0]
+        styles[name] = STYLES.get(name) or STYLES.get(family) or next(others)
+    return styles
 
 
 def shown(name: str) -> str:
@@ -135,7 +134,3 @@ def with_palette(png: bytes) -> bytes:
     file = io.BytesIO()
     small.save(file, "png", optimize=True)
     return file.getvalue()
-
-
-def _family(name: str) -> str:
-    return str(name).partition("@")[0].partition(":")[0]
