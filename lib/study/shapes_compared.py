@@ -43,8 +43,8 @@ DRAWS = 5  # of choosing prompts
 
 
 def measure(store: Store, settings) -> None:
-    """Fills the tables prompts, texts, rounds, rank, nodes, depth, position, choices, live, expected, answer and models.
-    settings: `study.settings.Acceptance`.
+    """Fills the tables prompts, texts, rounds, rank, nodes, depth, position, choices, live, expected, answer and
+    models. settings: `study.settings.Acceptance`.
 
     Details, live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that are
     there are not computed again. With `publish`, greedy traces go to this folder as files of the atlas.
@@ -60,13 +60,15 @@ def measure(store: Store, settings) -> None:
         longest = max(map(len, plain.prompts.ids)) + plain.new_tokens + plain.longest + 1
         drafters = Competitors(competing, pairs, tuple(settings.drafters), longest, settings.seed)
         for temperature in settings.temperatures:
+            is_coldest = temperature == settings.temperatures[0]
             bench = replace(plain, backend=replace(plain.backend, temperature=temperature))
-            used = drafters if temperature == settings.temperatures[0] else first_ranked(drafters)
+            bench = bench if is_first and is_coldest else beginning(bench, settings.most_beside)
+            used = drafters if is_coldest else first_ranked(drafters)
             recorded = record(bench, used)
             replay_all(bench, recorded, used, settings)
             if settings.publish and not temperature:
                 publish(bench, recorded, used, Path(settings.publish))
-            if is_first and temperature == settings.temperatures[0]:
+            if is_first and is_coldest:
                 judge_details(bench, recorded, drafters, settings)
                 decode_live(bench, pairs, recorded, drafters, settings)
     store.write("models", models(loaded))
@@ -83,6 +85,14 @@ def bench_of(store: Store, pairs: Sequence, settings) -> Bench:
     write_prompts(store, prompts, parts)
     return Bench(Own(pair, prompts.ids), store, pair.target_name, prompts, parts, settings.new_tokens, {1: 0}, deepest,
                  list(pair.eos_token_ids), settings.seed)
+
+
+def beginning(bench: Bench, most: int) -> Bench:
+    """The bench with the beginning of each part, in all about `most` prompts; 0 for all."""
+    share = min(1.0, most / len(bench.parts)) if most else 1.0
+    counts = {part: max(1, round(share * bench.parts.count(part))) for part in (CHOOSING, JUDGING)}
+    rows = [row for part, count in counts.items() for row in bench.rows(part)[:count]]
+    return replace(bench, prompts=bench.prompts.select(rows), parts=[bench.parts[row] for row in rows])
 
 
 def competing(pairs: Sequence, specs: Sequence[str], longest: int, seed: int) -> dict[str, Drafter]:

@@ -34,7 +34,7 @@ SHAPES = ["chain:8", "kary:2@6", "optimal@6", "frequent@6"]
 SETTINGS = dict(
     pairs=["small/tiny", "small/tiny-small"], drafters=["model", "lookup", "eagle3", "merged"], prompts="",
     choose_prompts=1, judge_prompts=1, new_tokens=8, temperatures=[0.0, 1.0], families=["star"], budgets=[2], budget=4,
-    chain_lengths=[3], live_shapes=["chain:2"], live_tokens=6, dtype="float32", device="cpu", seed=0, publish="")
+    chain_lengths=[3], live_shapes=["chain:2"], live_tokens=6, dtype="float32", device="cpu", seed=0, publish="", most_beside=0)
 
 
 def bench_of(folder, pair=PAIR, temperature=0.0, longest=8) -> Bench:

@@ -5,7 +5,7 @@ import pytest
 
 from lib.trees import Tree, named, shapes
 from lib.trees.growth import BestFirst, Costs, Eagle2
-from lib.trees.names import CHAIN, COMPARED, FAMILIES, GROWN, TREE, form_of
+from lib.trees.names import CHAIN, COMPARED, FAMILIES, GROWN, TREE, family_and_nodes, form_of
 
 ACCEPTANCE = [0.6, 0.2, 0.08, 0.05, 0.03, 0.02]
 COSTS = Costs((1.0,) * 10, 0.1)
@@ -51,6 +51,8 @@ def test_every_family_has_exactly_its_budget_and_contains_what_is_smaller(family
 
 
 def test_a_name_gives_its_form_and_one_object():
+    assert [family_and_nodes(name) for name in ("chain:3", "chain@3", "kary:2@6", "frequent@4", "independent:4x2")] == [
+        ("chain", 3), ("chain", 3), ("kary:2", 6), ("frequent", 4), ("independent:4x2", 8)]
     forms = [form_of(name) for name in ("chain:3", "kary:2@6", "dyspec@4", "paths of a text")]
     assert forms == [CHAIN, TREE, GROWN, TREE]
     assert named("kary:2@6") is named("kary:2@6") and named("dyspec@4") is named("dyspec@4")
