@@ -241,7 +241,6 @@ class Acceptance(OfPairs):
     chain_lengths: Distinct[Nodes]
     live_shapes: Some[TreeName]
     live_tokens: Count
-    most_beside: Natural
     publish: Folder
     interactive: bool
 

@@ -15,8 +15,12 @@ import pandas as pd
 import torch
 
 from lib.decoding.checks import checkable
+from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter
-from lib.drafters.registry import BY_RANKS, DRAFTERS, make, parse
+from lib.drafters.heads.files import NGRAMS
+from lib.drafters.registry import BY_RANKS, DRAFT_MODEL, DRAFTERS, made_for, make, needs, parse
+from lib.drafters.text_drafters import NgramDrafter
+from lib.drafters.text_index import NgramTables
 from lib.engines.methods import Way
 from lib.engines.own import Own
 from lib.forward.load import load_pairs
@@ -62,7 +66,6 @@ def measure(store: Store, settings) -> None:
         for temperature in settings.temperatures:
             is_coldest = temperature == settings.temperatures[0]
             bench = replace(plain, backend=replace(plain.backend, temperature=temperature))
-            bench = bench if is_first and is_coldest else beginning(bench, settings.most_beside)
             used = drafters if is_coldest else first_ranked(drafters)
             recorded = record(bench, used)
             replay_all(bench, recorded, used, settings)
@@ -87,25 +90,25 @@ def bench_of(store: Store, pairs: Sequence, settings) -> Bench:
                  list(pair.eos_token_ids), settings.seed)
 
 
-def beginning(bench: Bench, most: int) -> Bench:
-    """The bench with the beginning of each part, in all about `most` prompts; 0 for all."""
-    share = min(1.0, most / len(bench.parts)) if most else 1.0
-    counts = {part: max(1, round(share * bench.parts.count(part))) for part in (CHOOSING, JUDGING)}
-    rows = [row for part, count in counts.items() for row in bench.rows(part)[:count]]
-    return replace(bench, prompts=bench.prompts.select(rows), parts=[bench.parts[row] for row in rows])
-
-
 def competing(pairs: Sequence, specs: Sequence[str], longest: int, seed: int) -> dict[str, Drafter]:
-    """The drafters whose rounds a trace decides, draft models first: of `specs`, or all that the target can have, and
-    random tokens as a control. ValueError where none has ranks, from which trees are grown.
+    """The drafters whose rounds a trace decides, draft models first: of `specs`, or all, those that the target can
+    have; n-grams of its text, where no other has ranks, from which trees are grown; and random tokens as a control.
     """
     replayed = [spec for spec in specs or possible(pairs[0])
-                if not live.is_live(spec) and not DRAFTERS[parse(spec)[0]].traits.control]
+                if can_have(pairs, spec) and not live.is_live(spec) and not DRAFTERS[parse(spec)[0]].traits.control]
     drafters = drafters_of(pairs, sorted(replayed, key=lambda spec: parse(spec)[0] != MODEL), longest)
     if not recording.of_ranks(drafters):
-        raise ValueError(f"drafters are {', '.join(drafters)}, of which none has ranks; add one, such as ngrams")
+        drafters[NGRAMS] = NgramDrafter(NgramTables((), pairs[0].target.config.get_text_config().vocab_size))
     random = make("random", pairs[0], {"generator": torch.Generator().manual_seed(seed)})
     return drafters | {"random": random}
+
+
+def can_have(pairs: Sequence, spec: str) -> bool:
+    """Whether the heads, tables, models and frequent tokens that a drafter needs exist for the target."""
+    target, needed, (_, options) = pairs[0].target_name, needs(spec), parse(spec)
+    return (needed - {DRAFT_MODEL} <= {*made_for(target)}
+            and (DRAFT_MODEL not in needed or any(pair.draft_model is not None for pair in pairs))
+            and ("vocabulary" not in options or vocabulary.ships(target)))
 
 
 def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
@@ -178,9 +181,8 @@ def shape_name(family: str, budget: int) -> str:
 def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str]) -> list[Way]:
     """A drafter with each tree, those of GROWN from the choosing part of a trace; without deeper trees than it has."""
     trees = {shape: acceptance.tree_of(shape, choosing, name) for shape in shapes}
-    is_looked_up = name in choosing.ranks and not drafter.traits.reads_text
-    levels = min(atlas.levels_of(choosing, name) if is_looked_up else np.inf, drafter.deepest or np.inf)
     ranked = ranked_name(name, drafter, choosing)
+    levels = min(atlas.levels_of(choosing, ranked) if ranked else np.inf, drafter.deepest or np.inf)
     return [Way(f"{name}, {shape}", name, tree, shape, drafter, ranked) for shape, tree in trees.items()
             if tree.max_depth <= levels]
 

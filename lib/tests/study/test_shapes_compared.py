@@ -34,7 +34,7 @@ SHAPES = ["chain:8", "kary:2@6", "optimal@6", "frequent@6"]
 SETTINGS = dict(
     pairs=["small/tiny", "small/tiny-small"], drafters=["model", "lookup", "eagle3", "merged"], prompts="",
     choose_prompts=1, judge_prompts=1, new_tokens=8, temperatures=[0.0, 1.0], families=["star"], budgets=[2], budget=4,
-    chain_lengths=[3], live_shapes=["chain:2"], live_tokens=6, dtype="float32", device="cpu", seed=0, publish="", most_beside=0)
+    chain_lengths=[3], live_shapes=["chain:2"], live_tokens=6, dtype="float32", device="cpu", seed=0, publish="")
 
 
 def bench_of(folder, pair=PAIR, temperature=0.0, longest=8) -> Bench:
@@ -95,11 +95,10 @@ def test_who_competes(capsys):
     names = list(study.competing([PAIR], ["sam", "merged", "oracle", "model", "adaptive"], 0, 0))
     assert names == ["model", "sam", "random"], "draft models first; without what decodes live, and one control"
     assert list(study.competing([PAIR, PAIR], ["model", "sam"], 0, 0)) == ["model (d)", "sam", "random"]
-    with pytest.raises(ValueError, match="drafters are sam, of which none has ranks; add one"):
-        study.competing([PAIR], ["sam"], 0, 0)
-    assert list(study.competing([PAIR], ["model", "sam"], 250, 0))[:2] == ["model", "sam"]
-    with pytest.raises(ValueError, match="none has ranks"):
-        study.competing([PAIR], ["model", "sam"], 300, 0)
+    without = ["ngrams", "eagle3", "combined:behind=eagle3", "model:vocabulary=8192", "sam"]
+    assert list(study.competing([PAIR], without, 0, 0)) == ["sam", "ngrams", "random"], "n-grams of the text have ranks"
+    assert list(study.competing([ALONE], ["model", "combined", "lookup"], 0, 0)) == ["lookup", "ngrams", "random"]
+    assert list(study.competing([PAIR], ["model", "sam"], 300, 0)) == ["sam", "ngrams", "random"]
     assert "model is left out: prompt and new tokens need 300 positions" in capsys.readouterr().out
 
 
