@@ -61,24 +61,14 @@ class PromptSet:
         """The prompts of these rows, in this order."""
         return PromptSet(*(tuple(column[row] for row in rows if column) for column in vars(self).values()))
 
-    def split(self, choose: int, judge: int) -> tuple[PromptSet, PromptSet]:
-        """The prompts from which trees are chosen, and those that judge them, as `split_rows` finds them."""
-        choosing, judging = split_rows(self.names, self.kinds, choose, judge)
-        return self.select(choosing), self.select(judging)
 
-
-def split_rows(names: Sequence[str], kinds: Sequence[str], choose: int, judge: int) -> tuple[list[int], list[int]]:
-    """The rows of the first `choose` prompts of each kind, and of the next `judge`, conversations counting as one.
-    ValueError if a kind has fewer.
-    """
-    numbers = numbers_in_kind(names, kinds)
-    counts = {kind: 1 + number for kind, number in zip(kinds, numbers)}
+def check_enough(names: Sequence[str], kinds: Sequence[str], choose: int, judge: int) -> None:
+    """ValueError where a kind has fewer than `choose` + `judge` prompts, conversations counting as one."""
+    counts = {kind: 1 + number for kind, number in zip(kinds, numbers_in_kind(names, kinds))}
     short = [kind for kind, count in counts.items() if count < choose + judge]
     if short:
         raise ValueError(f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts "
                          "or judge_prompts, or give more prompts")
-    return ([row for row, number in enumerate(numbers) if number < choose],
-            [row for row, number in enumerate(numbers) if choose <= number < choose + judge])
 
 
 def numbers_in_kind(names: Sequence[str], kinds: Sequence[str]) -> list[int]:

@@ -1,4 +1,4 @@
-"""Live decoding for what no trace decides, and one answer to look at: the tables "live", "expected" and "answer".
+"""Live decoding for what no trace decides: the tables "live" and "expected".
 
 Rules that sample their children decode live, beside their expectation from text that the target wrote. Drafters whose
 drafts depend on more than the text, such as adaptive ones, decode live greedily, one prompt at a time.
@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from lib.decoding.loop import generate, in_batches
-from lib.decoding.walkthrough import walk
 from lib.drafters.drafter import Drafter
 from lib.drafters.registry import DRAFTERS, LIVE, make, parse
 from lib.lab import cluster
@@ -21,14 +20,12 @@ from lib.models.prompts import PromptSet
 from lib.replay import acceptance, expectation, recording
 from lib.replay.trace import Trace, loops
 from lib.trees import named
-from lib.trees.picture import visible
 from lib.trees.tree import Tree
 from lib.verify.rules import SIMPLEST
 
 SAMPLED_ROWS = 16  # prompts per batch of sampled decoding
 BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
 PROPOSALS = {rule: proposal for proposal, rule in SIMPLEST.items()}
-CONTEXT = 60  # characters of context kept per round
 
 
 @dataclass(frozen=True)
@@ -147,26 +144,3 @@ def by_rule(trace: Trace, tree: Tree) -> Iterator[tuple[str, pd.DataFrame]]:
         yield rule, expectation.tally(trace, chances).drop(columns="kind")
     replayed = acceptance.tally_walk(trace, acceptance.rounds_of(trace, tree, "model"))
     yield "naive", replayed[["prompt", "rounds", "accepted"]].astype({"rounds": float, "accepted": float})
-
-
-# ----------------------------------------------------------------------------------------------------------- one answer
-
-
-def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, new_tokens: int) -> pd.DataFrame:
-    """The table "answer": the rounds of the first prompt that has any, decoded greedily. A row for each node in order,
-    and one for the bonus token, whose parent is the last accepted node. Tokens and context show white space by signs.
-    No rows where each text ends before its first round.
-    """
-    walks = (walk(pair, drafter, ids, shape, new_tokens=new_tokens) for ids in prompts.ids)
-    frames = []
-    for step in next((steps for steps in walks if steps), []):
-        before = "".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:]
-        unknown = [np.nan] * step.tree.size
-        frames.append(pd.DataFrame({
-            "round": step.number, "node": range(step.tree.size + 1), "parent": step.parents,
-            "rank": [*step.tree.rank.tolist(), 0], "token": [visible(token) for token in (*step.tokens, step.bonus)],
-            "role": step.roles, "probability": [*(step.probabilities or unknown), np.nan],
-            "target_probability": [*(step.target_probabilities or unknown), np.nan],
-            "context": visible(before, CONTEXT)}))
-    return pd.concat(frames, ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape) if frames else \
-        pd.DataFrame()

@@ -209,8 +209,8 @@ class OfPairs(Settings):
         shipped = {registry.sources(pair)[0].written not in registry.SHIPPED_NAMES for pair in self.pairs}
         for has_template in {True} if self.prompts else shipped:
             rows = prompts.rows(prompts.file_of(self.prompts, has_template))
-            prompts.split_rows([row.name for row in rows], [row.kind for row in rows],
-                               getattr(self, "choose_prompts", 0), self.judge_prompts)
+            prompts.check_enough([row.name for row in rows], [row.kind for row in rows],
+                                 getattr(self, "choose_prompts", 0), self.judge_prompts)
         return self
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from lib.decoding.checks import checkable
+from lib.decoding.walkthrough import walk
 from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter
 from lib.drafters.heads.files import NGRAMS
@@ -28,6 +29,7 @@ from lib.forward.packed import parameters_of
 from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.models import prompts as prompt_files
+from lib.models.prompts import PromptSet
 from lib.replay import acceptance, atlas, recording
 from lib.replay.acceptance import FREQUENT
 from lib.replay.recording import Competitors
@@ -38,12 +40,14 @@ from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
 from lib.study.candidates import MODEL, drafters_of, growth_rules, possible, ranked_name
 from lib.trees.names import COMPARED
+from lib.trees.picture import visible
 
 SMALL = ("chain", "kary:2")  # families of drafters that draft again, which takes time
 CHOSEN = (FREQUENT, "optimal")  # families compared by the text that they need: frequencies of paths, or 16 numbers
 NESTED, LARGEST = ("chain", "kary:2", "optimal"), 32  # families and nodes of trees that are kept at each budget
 DEPTH = 8  # levels of trees that grow in each round
 DRAWS = 5  # of choosing prompts
+CONTEXT = 60  # characters of context kept per round
 
 
 def measure(store: Store, settings) -> None:
@@ -198,11 +202,11 @@ def judge_details(bench: Bench, recorded: Recorded, drafters: Mapping[str, Draft
     for name, shape in product(judging.ranks, dict.fromkeys([*main, *small])):
         tree, about = acceptance.tree_of(shape, choosing, name), {"drafter": name, "shape": shape}
         if tree.max_depth <= atlas.levels_of(judging, name):
-            walk = acceptance.rounds_of(judging, tree, name)
-            nodes.append(acceptance.by_node(tree, walk).drop(columns="depth").assign(**about))
+            rounds = acceptance.rounds_of(judging, tree, name)
+            nodes.append(acceptance.by_node(tree, rounds).drop(columns="depth").assign(**about))
             if shape in main:
-                depths.append(acceptance.by_depth(judging, tree, walk).assign(**about))
-                quarters.append(acceptance.by_quarter(judging, walk).assign(**about))
+                depths.append(acceptance.by_depth(judging, tree, rounds).assign(**about))
+                quarters.append(acceptance.by_quarter(judging, rounds).assign(**about))
     add(bench.store, "nodes", pd.concat(nodes).assign(target=bench.target))
     add(bench.store, "depth", pd.concat(depths).drop(columns="kind").assign(target=bench.target))
     add(bench.store, "position", pd.concat(quarters).drop(columns="kind").assign(target=bench.target))
@@ -240,7 +244,7 @@ def _chosen_from(piece: tuple[int, list[str]], choosing: Trace, judging: Trace, 
     return pd.concat(frames).assign(draw=draw, prompts=len(prompts))
 
 
-# ------------------------------------------------------------------------------------------------- live, atlas, models
+# ----------------------------------------------------------------------------------------- live, answer, atlas, models
 
 
 def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
@@ -257,7 +261,27 @@ def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Map
         live.expect(bench.store, pair, prompts, shapes, settings.temperatures, settings.live_tokens, settings.seed)
     if not len(bench.store.open("answer").frame()):
         (name, drafter), = first_ranked(drafters).items()
-        bench.store.write("answer", live.answer(pair, name, drafter, prompts, shapes[-1], settings.live_tokens))
+        bench.store.write("answer", answer(pair, name, drafter, prompts, shapes[-1], settings.live_tokens))
+
+
+def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, new_tokens: int) -> pd.DataFrame:
+    """The table "answer": the rounds of the first prompt that has any, decoded greedily. A row for each node in order,
+    and one for the bonus token, whose parent is the last accepted node. Tokens and context show white space by signs.
+    No rows where each text ends before its first round.
+    """
+    walks = (walk(pair, drafter, ids, shape, new_tokens=new_tokens) for ids in prompts.ids)
+    frames = []
+    for step in next((steps for steps in walks if steps), []):
+        before = "".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:]
+        unknown = [np.nan] * step.tree.size
+        frames.append(pd.DataFrame({
+            "round": step.number, "node": range(step.tree.size + 1), "parent": step.parents,
+            "rank": [*step.tree.rank.tolist(), 0], "token": [visible(token) for token in (*step.tokens, step.bonus)],
+            "role": step.roles, "probability": [*(step.probabilities or unknown), np.nan],
+            "target_probability": [*(step.target_probabilities or unknown), np.nan],
+            "context": visible(before, CONTEXT)}))
+    return pd.concat(frames, ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape) if frames else \
+        pd.DataFrame()
 
 
 def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], folder: Path) -> None:

@@ -148,10 +148,8 @@ def test_the_chat_file_holds_prompts_to_choose_by_before_those_to_judge_by():
         assert len(later & set(names[:12])) == len(later & set(names[12:])) == 4
 
 
-def test_prompts_are_split_by_kind_and_short_kinds_refused():
-    whole = PromptSet(tuple(f"p{row}" for row in range(10)), tuple("ab" * 5), tuple(torch.arange(20).view(10, 2)))
-    choosing, judging = whole.split(2, 3)
-    assert choosing.names == ("p0", "p1", "p2", "p3") and judging.names == tuple(f"p{row}" for row in range(4, 10))
-    assert whole.split(0, 1)[0].names == () and whole.split(0, 1)[1].names == ("p0", "p1")
-    with pytest.raises(ValueError, match="kinds a, b have fewer than 3 \\+ 3 prompts"):
-        whole.split(3, 3)
+def test_kinds_with_too_few_prompts_are_named():
+    names, kinds = ["p0", "p1", "c turn 1", "c turn 2", "p2", "p3"], list("abaaab")  # a conversation counts once
+    prompts.check_enough(names, kinds, 1, 1)
+    with pytest.raises(ValueError, match="kinds b have fewer than 1 \\+ 2 prompts"):
+        prompts.check_enough(names, kinds, 1, 2)
