@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.models import prompts
-from lib.models.prompts import PromptSet
 
 
 class Letters:
