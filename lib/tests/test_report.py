@@ -1,4 +1,4 @@
-"""The report: what it must show of the committed run, its limits, its numbers and links, and that any part of a run is shown."""
+"""The report: what it shows of the committed run, its limits, numbers and links; and of parts of a run."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import transformers
 
-from lib.lab import provenance, tables
+from lib.lab import provenance, stats, tables
 from lib.lab.chapter import Chapter
 
 matplotlib.use("agg")
@@ -28,16 +28,13 @@ INTERVAL = rf"({NUMBER})(?: \[({NUMBER}), ({NUMBER})\])?"
 
 
 def shown_of(folder) -> dict[str, list[str]]:
-    """What the notebook shows of a run, executed in this process: texts of Markdown, tables as HTML, names of figures."""
+    """What the notebook shows of a run, executed in this process: texts, tables as HTML, names of figures."""
     shown = {"text": [], "table": [], "figure": []}
 
     def display(shown_object):
-        if isinstance(shown_object, pd.DataFrame):
-            shown["table"].append(shown_object._repr_html_())
-        elif 'class="frames"' in shown_object.data:
-            shown["figure"].append(re.search('data-label="(.*?)"', shown_object.data)[1])
-        else:
-            shown["table" if "<table" in shown_object.data else "text"].append(shown_object.data)
+        text = shown_object._repr_html_() if isinstance(shown_object, pd.DataFrame) else shown_object.data
+        frames = re.search('class="frames".*?data-label="(.*?)"', text)
+        shown["figure" if frames else "table" if "<table" in text else "text"].append(frames[1] if frames else text)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(HOME / "notebooks")
@@ -59,14 +56,15 @@ def shown():
 @pytest.fixture(scope="module")
 def rounds() -> pd.DataFrame:
     """Greedy rounds of the first target by replay, of texts that do not loop."""
-    rows, texts = (tables.read(REFERENCE, name).drop(columns=tables.FINGERPRINT) for name in ("02_rounds", "02_texts"))
-    rows = rows.merge(texts.drop(columns=["tokens", "ids"])).query("temperature == 0 and not loops and drafter != 'random'")
-    return rows[rows["target"] == rows["target"].iloc[0]]
+    texts = tables.read(REFERENCE, "02_texts")[["target", "backend", "temperature", "prompt", "loops"]]
+    rows = tables.read(REFERENCE, "02_rounds").merge(texts)
+    first = rows["target"] == rows["target"].iloc[0]
+    return rows[first & (rows["temperature"] == 0) & ~rows["loops"] & (rows["drafter"] != "random")]
 
 
-def near(printed: str, value: float, within: float = 0.0) -> bool:
-    """Whether a number as it is printed is this value, up to its last digit; or nearer than `within`."""
-    return abs(float(printed) - value) <= max(0.500001 * 10.0 ** -len(printed.partition(".")[2]), within)
+def near(printed: str, value: float) -> bool:
+    """Whether a number as it is printed is this value, up to its last digit."""
+    return abs(float(printed) - value) <= 0.500001 * 10.0 ** -len(printed.partition(".")[2])
 
 
 def resampled(top: pd.Series, bottom: pd.Series) -> np.ndarray:
@@ -89,26 +87,20 @@ def test_the_report_is_short(shown):
 def test_cells_are_short_and_hold_no_functions():
     for source in CODE:
         lines = [line for line in source.splitlines() if line.strip()]
-        assert len(lines) <= MOST_LINES and max(map(len, lines)) <= 130, lines[0]
+        assert len(lines) <= MOST_LINES and max(map(len, lines)) <= 120, lines[0]
         assert not re.search(r"^\s*(def|class) |\blambda\b", source, re.MULTILINE), lines[0]
 
 
 def test_the_first_page_has_every_raced_answer(shown):
-    """A line for each backend and batch size, with the speed, the interval and the number of units of its table."""
+    """A line for each backend and batch size, with ways, speeds, intervals and the number of units of its table."""
     answers = tables.read(REFERENCE, "05_answers")
     raced = answers[answers.groupby(["backend", "batch"])["raced"].transform("max") > 0]
-    lines = [line.strip("| ").split(" | ") for line in shown["text"][0].splitlines() if line.startswith("|")][2:]
-    assert [(backend, int(batch)) for backend, batch, *_ in lines] == [*dict.fromkeys(zip(raced["backend"], raced["batch"]))]
-    for backend, batch, *cells in lines:
-        roles = raced[(raced["backend"] == backend) & (raced["batch"] == int(batch))].set_index("role")
-        for role, cell in zip(("recommended", "chain", "tree"), cells):
-            if found := re.fullmatch(rf"`(.+)` \*\*{INTERVAL}\*\*", cell):
-                row = roles.loc[role]
-                assert found[1] == row["way"] and near(found[2], row["value"]) and bool(found[3]) == (not np.isnan(row["low"]))
-                assert not found[3] or near(found[3], row["low"]) and near(found[4], row["high"])
-            else:
-                assert cell == "–" and role not in roles.index or roles.loc[role, "way"] == "plain", cell
-        assert f"{roles['n'].max()} ({roles['raced'].max()})" in cells
+    lines = [line for line in shown["text"][0].splitlines() if line.startswith("|")][2:]
+    assert len(lines) == raced.groupby(["backend", "batch"]).ngroups
+    for row in raced[raced["role"] != "tree over chain"].itertuples():
+        line = next(line for line in lines if line.startswith(f"| {row.backend} | {row.batch} |"))
+        assert (f"`{row.way}` **{stats.format_estimate(row)}**" if row.nodes else "plain decoding") in line
+        assert not row.raced or f"{row.n} ({row.raced})" in line
 
 
 def test_each_number_of_the_findings_follows_from_its_table(shown, rounds):
@@ -118,8 +110,8 @@ def test_each_number_of_the_findings_follows_from_its_table(shown, rounds):
     assert all(f"{row.note} (n = {row.n}, {row.raced} raced)" in trees for row in paired.itertuples())
 
     most, *tree, longest, chain, low, high, short, reached = re.search(
-        rf"With (\d+) nodes, .+? \*\*{INTERVAL}\*\* draft tokens per round; a chain of (\d+) accepts \*\*{INTERVAL}\*\*, and one of "
-        r"(\d+) reaches (\d+)%", grows).groups()
+        rf"With (\d+) nodes, .+? \*\*{INTERVAL}\*\* draft tokens per round; a chain of (\d+) accepts "
+        rf"\*\*{INTERVAL}\*\*, and one of (\d+) reaches (\d+)%", grows).groups()
     rounds = rounds[rounds["drafter"] == rounds["drafter"].iloc[0]]
     sums = rounds.groupby("shape")[["accepted", "rounds"]].sum()
     lengths = sums["accepted"] / sums["rounds"]
@@ -129,7 +121,8 @@ def test_each_number_of_the_findings_follows_from_its_table(shown, rounds):
     for ends, shape in ((tree[1:], others.idxmax()), ((low, high), f"chain:{longest}")):
         by_prompt = rounds[rounds["shape"] == shape].groupby("prompt")[["accepted", "rounds"]].sum()
         expected = resampled(by_prompt["accepted"], by_prompt["rounds"])
-        assert ends[0] is None or np.allclose(np.array(ends, float), expected, atol=0.3 * np.ptp(expected) + 0.02), shape
+        atol = 0.3 * np.ptp(expected) + 0.02  # of few prompts the report's interval is wider than a percentile's
+        assert ends[0] is None or np.allclose(np.array(ends, float), expected, atol=atol), shape
 
     costs = tables.read(REFERENCE, "05_costs")
     costs = costs[costs["backend"] == answers["backend"].iloc[0]].set_index(["batch", "method", "nodes"])["ms"]
@@ -145,7 +138,7 @@ def test_each_number_of_the_findings_follows_from_its_table(shown, rounds):
 
 
 def test_the_tables_show_rate_and_length_of_every_shape_and_budget(shown, rounds):
-    """Of the first target, whose table comes first; each length once more in the file with intervals."""
+    """Of the first target, whose table comes first."""
     named = rounds["shape"].str.contains(r"^chain:\d+$|@\d+$")
     settings = rounds.loc[named, ["drafter", "shape"]].drop_duplicates()
     assert len(re.findall(r"<td>\d+\.\d\d \(\d+%\)</td>", shown["table"][0])) == len(settings)
@@ -153,7 +146,7 @@ def test_the_tables_show_rate_and_length_of_every_shape_and_budget(shown, rounds
 
 
 def test_links_lead_somewhere(shown):
-    """Contents to headings, chapters to notebooks, files of the code to files, figures and published results to theirs."""
+    """Contents to headings, chapters to notebooks, code to files, figures to pictures, papers to references."""
     text = "\n".join(PROSE)
     headings = {heading.replace(" ", "-") for heading in re.findall(r"^## (.+)$", text, re.MULTILINE)}
     contents = re.findall(r"\]\(#(\S+?)\)", text)
