@@ -4,6 +4,7 @@ All sources make one library, since they share their threads. Its name changes w
 """
 
 import ctypes
+import fcntl
 import hashlib
 import logging
 import os
@@ -97,13 +98,21 @@ def _built(chosen: tuple[str, ...], sources: tuple[Path, ...]) -> ctypes.CDLL:
     cache_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     target = cache_folder / f"{sources[0].stem}-{made_of}.so"
     if not target.exists():
-        logging.getLogger(__name__).info("compiling %s; this takes some seconds, once", sources[0].name)
-        with tempfile.TemporaryDirectory(dir=cache_folder) as folder, ThreadPoolExecutor() as pool:
-            made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
-            parts = [f"{made}.{source.stem}.o" for source in sources]
-            run = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=600)
-            list(pool.map(lambda part, source: run([compiler(), *OPTIONS, *chosen, "-c", "-o", part, source]), parts,
-                          sources))
-            run([compiler(), "-shared", "-pthread", "-o", made, *parts])
-            os.replace(made, target)
+        with open(target.with_suffix(".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():  # another process may have made it meanwhile
+                _compile(chosen, sources, target)
     return ctypes.CDLL(str(target))
+
+
+def _compile(chosen: tuple[str, ...], sources: tuple[Path, ...], target: Path) -> None:
+    """Makes the library, each source in a process of its own."""
+    logging.getLogger(__name__).info("compiling %s; this takes some seconds, once", sources[0].name)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder, ThreadPoolExecutor() as pool:
+        made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
+        parts = [f"{made}.{source.stem}.o" for source in sources]
+        run = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=600)
+        list(pool.map(lambda part, source: run([compiler(), *OPTIONS, *chosen, "-c", "-o", part, source]), parts,
+                      sources))
+        run([compiler(), "-shared", "-pthread", "-o", made, *parts])
+        os.replace(made, target)

@@ -23,6 +23,7 @@ from lib.attention.masks import SharedMask, causal
 from lib.attention.operator import tree_attention
 from lib.lab import processor, timing
 from lib.lab.chapter import Store
+from lib.study.settings import Attention
 from lib.trees import named
 from lib.trees.tree import Tree
 
@@ -30,7 +31,7 @@ OURS = tuple(name for name in BACKENDS if name != "reference")
 FLEX = "flex"  # takes many seconds to compile, so that not every run wants it
 COLD = (*OURS, "dense mask")  # the alternatives that are also timed with flushed caches
 CELL = ("dtype", "batch", "prefix", "draft", "cold")  # the columns of the table "attention" that name a cell
-CHECKED = {"batch": 2, "prefix": 256, "draft": 32}  # of the cell in which the results are compared
+CHECKED = (2, 256, 32)  # batch, prefix and draft of the cell in which the results are compared
 FEW_TOKENS = 16  # of prefix, of the small calls that load a kernel's code
 PATIENCE = 3  # times the limit of time that one call may take, by the bytes that it reads
 LEAST_READ, READ_BY_GPU = 2**28, 2**30  # bytes, to find the memory's bandwidth: more than the caches hold
@@ -83,34 +84,34 @@ class Cell:
         return {"bytes": moved, "operations": operations, "least_ms": 1e3 * seconds}
 
 
-def measure(store: Store, *, device: str, batches: Sequence[int], prefixes: Sequence[int], drafts: Sequence[int],
-            dtypes: Sequence[str], query_heads: int, kv_heads: int, head_dim: int, shape: str, repeats: int,
-            cell_seconds: float, memory_limit_gb: float, compiled: bool, seed: int) -> None:
+def measure(store: Store, settings: Attention) -> None:
     """The tables "peaks", "attention_errors" and "attention".
 
-    A cell's rows are on disk as soon as it is done; its inputs depend on `seed` and its place in the grid. With flushed
-    caches only the smallest batch is timed. compiled: includes FlexAttention. ValueError where the device has units for
-    none of the dtypes, or heads do not fit.
+    A cell's rows are on disk as soon as it is done; its inputs depend on the seed and its place in the grid. With
+    flushed caches only the smallest batch is timed. ValueError where the device has units for none of the dtypes, or
+    heads do not fit.
     """
-    if query_heads % kv_heads:
-        raise ValueError(f"query_heads {query_heads} over kv_heads {kv_heads}: give a multiple")
+    device, dtypes, drafts, prefixes = settings.device, settings.dtypes, settings.drafts, settings.prefixes
+    if settings.query_heads % settings.kv_heads:
+        raise ValueError(f"query_heads {settings.query_heads} over kv_heads {settings.kv_heads}: give a multiple")
     with_units = [name for name in dtypes if not processor.slow_dtype(getattr(torch, name), device)]
     if not with_units:
-        raise ValueError(f"dtypes is {list(dtypes)}, and the processor has no units for any of them; add 'float32'")
-    heads = dict(query_heads=query_heads, kv_heads=kv_heads, head_dim=head_dim, shape=shape)
+        raise ValueError(f"dtypes is {dtypes}, and the processor has no units for any of them; add 'float32'")
+    layer = (settings.query_heads, settings.kv_heads, settings.head_dim, settings.shape)
     peaks = store.once("peaks", lambda: peak_rows(with_units, device)).set_index("what")["value"]
-    checked = [Cell(**CHECKED, dtype=name, **heads) for name in with_units]
-    store.once("attention_errors", lambda: pd.concat(error_rows(cell, seed, device) for cell in checked))
-    limits = dict(seconds=cell_seconds, memory_gb=memory_limit_gb, repeats=repeats, device=device)
+    checked = [Cell(name, *CHECKED, False, *layer) for name in with_units]
+    store.once("attention_errors", lambda: pd.concat(error_rows(cell, settings.seed, device) for cell in checked))
     table = store.open("attention")
     done = {key[:-1] for key in table.keys()}
-    grid = [*product(dtypes, batches, prefixes, drafts, [False]),
-            *product(dtypes, [min(batches)], prefixes, drafts, [True])]
+    grid = [*product(dtypes, settings.batches, prefixes, drafts, [False]),
+            *product(dtypes, [min(settings.batches)], prefixes, drafts, [True])]
     for number, key in enumerate(grid):
         if key not in done:
-            names = [name for name in (COLD if key[-1] else PREPARE) if compiled or name != FLEX]
-            generator = torch.Generator().manual_seed(seed + number)
-            table.extend(time_cell(Cell(*key, **heads), names, peaks, generator=generator, **limits))
+            names = [name for name in (COLD if key[-1] else PREPARE) if settings.compiled or name != FLEX]
+            generator = torch.Generator().manual_seed(settings.seed + number)
+            table.extend(time_cell(
+                Cell(*key, *layer), names, peaks, seconds=settings.cell_seconds, memory_gb=settings.memory_limit_gb,
+                repeats=settings.repeats, generator=generator, device=device))
 
 
 # --------------------------------------------------------------------------------------------------------- alternatives

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from lib.models.prompts import PromptSet
 from lib.replay.recording import room
 from lib.replay.trace import loops
 from lib.study.bench import arranged
+from lib.study.settings import Rules
 from lib.trees import named
 from lib.trees.tree import Tree
 from lib.verify import proof as enumeration
@@ -49,39 +50,37 @@ TESTED_TOKENS = 3  # first tokens of a continuation, whose law is tested
 CONTEXT = 8  # last tokens of a prompt that the test begins with
 
 
-def measure(store: Store, *, device: str, vocabulary: int, languages: int, proof_languages: int,
-            proof_shapes: Sequence[str], exact_shapes: Sequence[str], temperatures: Sequence[float], agreement: float,
-            agreements: Sequence[float], chain_lengths: Sequence[int], pairs: Sequence[str], prompts: str,
-            judge_prompts: int, live_shapes: Sequence[str], live_temperatures: Sequence[float], live_tokens: int,
-            samples: int, tested_prompts: int, test_temperature: float, test_top_k: int, dtype: str,
-            seed: int) -> None:
+def measure(store: Store, settings: Rules) -> None:
     """The tables "rules_proof", "rules_exact", "rules_live" and "rules_law"; only missing rows are computed.
 
     Languages are random, each with a drafter of each agreement. The last two tables need pairs with a draft model. The
     law is tested on the first of these in float32, since in bfloat16 logits at the cut of top-k are often equal, and
     another order of additions keeps another token.
     """
-    proved = [(shape, kind, *case) for shape, kind in product(proof_shapes, (RANDOM, HARDEST))
+    seed, temperatures = settings.seed, settings.temperatures
+    proved = [(shape, kind, *case) for shape, kind in product(settings.proof_shapes, (RANDOM, HARDEST))
               for case in sampled_rules(named(shape))]
-    fill(store.open("rules_proof"), proved, proof_rows, proof_languages)
-    cases = cases_of(exact_shapes, [f"chain:{length}" for length in chain_lengths], agreement, agreements)
+    fill(store.open("rules_proof"), proved, proof_rows, settings.proof_languages)
+    cases = cases_of(settings.exact_shapes, [f"chain:{length}" for length in settings.chain_lengths],
+                     settings.agreement, settings.agreements)
     keys = [(language, temperature, *case) for language, temperature, case
-            in product(range(languages), temperatures, cases)]
-    fill(store.open("rules_exact"), keys, exact_rows, vocabulary, seed)
-    loaded = {name: pair for name, pair in zip(pairs, load_pairs(pairs, dtype=dtype, device=device), strict=True)
-              if pair.draft_model is not None}
-    for name, pair in loaded.items():
-        limit = room([pair], new_tokens=live_tokens, live_tokens=live_tokens, live_shapes=live_shapes)
-        judging, _ = arranged(prompt_files.load(prompts, pair.tokenizer, limit=limit), 0, judge_prompts,
-                              np.random.default_rng(seed))
-        settings = [Decoding(shape, temperature, live_tokens, seed, ends=pair.eos_token_ids)
-                    for shape, temperature in product(live_shapes, live_temperatures)]
-        live(store, pair, judging, settings)
-        if name == next(iter(loaded)):
-            starts = {prompt: ids[-CONTEXT:] for prompt, ids in [*zip(judging.names, judging.ids)][:tested_prompts]}
-            tested = load_pair(name, dtype="float32", device=device)
-            setting = Decoding(live_shapes[0], test_temperature, TESTED_TOKENS, seed, test_top_k)
-            law_tests(store, tested, starts, setting, samples)
+            in product(range(settings.languages), temperatures, cases)]
+    fill(store.open("rules_exact"), keys, exact_rows, settings.vocabulary, seed)
+    loaded = zip(settings.pairs, load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device))
+    for number, (name, pair) in enumerate((name, pair) for name, pair in loaded if pair.draft_model is not None):
+        limit = room([pair], new_tokens=settings.live_tokens, live_tokens=settings.live_tokens,
+                     live_shapes=settings.live_shapes)
+        prompts, _ = arranged(prompt_files.load(settings.prompts, pair.tokenizer, limit=limit), 0,
+                              settings.judge_prompts, np.random.default_rng(seed))
+        live(store, pair, prompts, [
+            Decoding(shape, temperature, settings.live_tokens, seed, ends=pair.eos_token_ids)
+            for shape, temperature in product(settings.live_shapes, settings.live_temperatures)])
+        if number == 0:
+            starts = {prompt: ids[-CONTEXT:] for prompt, ids in zip(prompts.names, prompts.ids)}
+            starts = dict(islice(starts.items(), settings.tested_prompts))
+            tested = load_pair(name, dtype="float32", device=settings.device)
+            law_tests(store, tested, starts, settings.samples, Decoding(
+                settings.live_shapes[0], settings.test_temperature, TESTED_TOKENS, seed, settings.test_top_k))
 
 
 # ------------------------------------------------------------------------------------------------------- enumeration
@@ -205,7 +204,7 @@ def live_rows(piece: tuple[Decoding, str], pair, prompts: PromptSet) -> list[dic
             for row, (name, text) in enumerate(zip(prompts.names, tokens))]
 
 
-def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], setting: Decoding, samples: int) -> None:
+def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], samples: int, setting: Decoding) -> None:
     """The table "rules_law": for each prompt and lossless rule a test of the first tokens of many continuations.
 
     pair: with a draft model; prompts: name -> int64[T]. The column `visible` holds for a test at LEVEL / tests, the

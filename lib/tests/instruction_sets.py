@@ -1,10 +1,16 @@
-"""A fixture that runs a module's tests with this processor's own instruction set, and with AVX2 where it has that."""
+"""A fixture that runs a module's tests with this processor's own instruction set, and with AVX2 where it has that; and
+C++ of tests.
+"""
+
+import ctypes
+from pathlib import Path
 
 import pytest
 
 from lib.kernels import build
 from lib.lab import processor
 
+QUICKLY = tuple(option.replace("-O3", "-O1") for option in build.OPTIONS)  # compiled in half the time
 OWN = [name for name, (needed, _) in build.INSTRUCTION_SETS.items() if needed <= processor.flags()]
 
 
@@ -15,3 +21,10 @@ def instruction_set(request):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.lab.processor.flags", lambda: frozenset(needed))
         yield request.param
+
+
+def emulated(name: str) -> ctypes.CDLL:
+    """The library of a file of this folder: kernels on matrix units that are emulated."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "OPTIONS", QUICKLY)
+        return build.library(Path(__file__).with_name(name))

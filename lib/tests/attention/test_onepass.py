@@ -1,6 +1,5 @@
 """The processor's own kernel beyond what all backends share: threads, splits, and when it steps aside."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +11,7 @@ from lib.attention import backends
 from lib.attention.operator import tree_attention
 from lib.kernels import build
 from lib.lab import processor
-from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
+from lib.tests.instruction_sets import emulated, instruction_set  # noqa: F401 (a fixture of every test)
 
 TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 3e-3}
 needs_kernel = pytest.mark.skipif(backends.unavailable() is not None, reason=str(backends.unavailable()))
@@ -82,12 +81,12 @@ def test_scores_may_grow_from_key_to_key(nodes, dtype):
 def test_matrix_units_compute_the_same_where_they_are_emulated(group, nodes, prefix, dim, value_dim, dtype, seed):
     if "avx512_bf16" not in processor.flags():
         pytest.skip("matrix units come with avx512_bf16")
-    emulated = build.library(Path(__file__).parents[1] / "emulated_onepass.cpp")
+    tiles = emulated("emulated_onepass.cpp")
     generator = torch.Generator().manual_seed(seed)
     query, key, value, mask = problem(1, 2, group, nodes, prefix, dim, value_dim, dtype, generator)
     truth = tree_attention(*(x.double() for x in (query, key, value)), mask, prefix, backend="reference")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backends, "library", lambda: emulated)
+        patch.setattr(backends, "library", lambda: tiles)
         patch.setattr(backends, "ENTRIES", {torch.float32: "tiled_float32", torch.bfloat16: "tiled_bfloat16"})
         ours = tree_attention(query, key, value, mask, prefix, backend="onepass")
     assert error(ours, truth) <= 1.5 * TOLERANCE[dtype]

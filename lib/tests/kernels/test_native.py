@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lib.forward.packed import rounded
 from lib.kernels import build, panels, products
 from lib.lab import processor
-from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
+from lib.tests.instruction_sets import QUICKLY, instruction_set  # noqa: F401 (a fixture of every test)
 
 WITHIN = {torch.float32: 2e-6, torch.bfloat16: 1e-2}  # of the largest number
 reason = build.unavailable()
@@ -148,7 +148,7 @@ def test_the_kernels_agree_with_plain_loops(tmp_path):
     """`program.cpp`, whose first lines say how to run it for other processors."""
     library = Path(build.library()._name)
     program = tmp_path / "program"
-    options = *build.OPTIONS, *build.instructions(processor.flags())
+    options = *QUICKLY, *build.instructions(processor.flags())
     source = Path(__file__).with_name("program.cpp")
     subprocess.run([build.compiler(), *options, "-o", program, source, library], check=True)
     done = subprocess.run([program], capture_output=True, text=True, timeout=120,

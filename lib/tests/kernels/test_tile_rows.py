@@ -2,7 +2,6 @@
 
 import ctypes
 from ctypes import c_int64, c_void_p
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,18 +12,18 @@ from hypothesis import strategies as st
 from lib.forward.packed import rounded
 from lib.kernels import build, panels, products
 from lib.lab import processor
+from lib.tests.instruction_sets import emulated
 
-SOURCE = Path(__file__).parents[1] / "emulated_rows.cpp"
 KINDS = ["halves", "int8", "nibbles", "blocks"]
 WITHIN = 2e-7  # of the weights' sizes times the largest number of a row
-reason = build.unavailable(SOURCE) or ("" if "avx512_bf16" in processor.flags() else "there is no avx512_bf16")
+reason = build.unavailable() or ("" if "avx512_bf16" in processor.flags() else "there is no avx512_bf16")
 pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
 
 
 def by_tiles(packed, bias, x):
     """x [rows, in] -> x W^T + b, of weights in panels."""
     matrix, to = products.matrix_of(None, bias, packed), x.new_full((len(x), packed.shape[0]), torch.nan)
-    run = getattr(build.library(SOURCE), f"linear_{products.NAMES[x.dtype]}")
+    run = getattr(emulated("emulated_rows.cpp"), f"linear_{products.NAMES[x.dtype]}")
     run(ctypes.byref(matrix), *(c_void_p(tensor.data_ptr()) for tensor in (x, to)), c_int64(len(x)), c_int64(2))
     return to
 

@@ -161,9 +161,10 @@ def writes(kind: TYPES | None = None, **values):
 def test_far_logits_are_those_of_a_model_with_that_scaling(tmp_path, more, rope):
     path = tiny_gguf.write(tmp_path / "one.gguf", quantised=TensorType.BF16, window=4096, more=more)
     target = loaded(path)
-    ids = torch.randint(len(tiny_gguf.TOKENS), (1, POSITION + 1), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(len(tiny_gguf.TOKENS), (1, 9), generator=torch.Generator().manual_seed(0))
+    positions = torch.tensor([[*range(8), POSITION]])
     with torch.inference_mode():
-        ours, scaled, plain = (model.double()(ids, logits_to_keep=1).logits[0, -1] for model in (
+        ours, scaled, plain = (model.double()(ids, position_ids=positions).logits[0, -1] for model in (
             target, tiny_gguf.model(max_position_embeddings=4096, rope_parameters=rope),
             tiny_gguf.model(max_position_embeddings=4096)))
     assert torch.allclose(ours, scaled, atol=1e-6)

@@ -17,12 +17,12 @@ from lib.lab.chapter import Store
 from lib.lab.tables import read, schemas
 from lib.study import attention as study
 from lib.study.attention import FLEX, PREPARE, Cell, Problem
+from lib.study.settings import Attention
 from lib.trees import Tree
 
 QUICK = [name for name in PREPARE if name != FLEX]
 PEAKS = {"bandwidth": 1e10, "throughput float32": 1e11}
-GRID = dict(device="cpu", batches=[1, 2], prefixes=[8], dtypes=["float32"], query_heads=4, kv_heads=2, head_dim=8,
-            shape="kary:2", repeats=3, cell_seconds=0.5, memory_limit_gb=1.0, compiled=False, seed=0)
+GRID = dict(batches=[1, 2], prefixes=[8], dtypes=["float32"], query_heads=4, head_dim=8, repeats=3, cell_seconds=0.5)
 
 
 def cell(batch, prefix, draft, dtype="float32", **changes):
@@ -57,7 +57,7 @@ def test_a_cell_gives_a_row_for_every_alternative_in_the_table_s_columns():
     """A plain token is a cell like any other."""
     for measured_cell in (cell(2, 16, 5), cell(1, 8, 1)):
         rows = measured(measured_cell)
-        assert list(rows) == QUICK and all(list(row) == list(schemas()["attention"].columns) for row in rows.values())
+        assert list(rows) == QUICK and all(list(row) == list(schemas()["attention"].kinds) for row in rows.values())
         timed = {name: row for name, row in rows.items() if not row["skipped"].startswith("refused: ")}
         assert {*timed} >= {"auto", "folded", "onepass", "dense mask", "node by node"}
         assert all(row["n"] == 3 and 0 < row["low"] <= row["ms"] <= row["high"] for row in timed.values())
@@ -69,11 +69,11 @@ def test_a_run_fills_its_tables_and_goes_on_with_the_next_cell(tmp_path, monkeyp
     monkeypatch.setattr(study, "LEAST_READ", 2**20)
     monkeypatch.setattr(timing, "LEAST_FLUSHED", 2**20)
     monkeypatch.setattr(processor, "cache_bytes", lambda: 2**20)
-    study.measure(Store(tmp_path, "03", "mark"), drafts=[1], **GRID)
+    study.measure(Store(tmp_path, "03", "mark"), Attention.defaults(drafts=[1], **GRID))
     first, time_cell, cells = read(tmp_path, "03_attention"), study.time_cell, []
     monkeypatch.setattr(study, "time_cell", lambda cell, *names, **limits: cells.append(cell) or time_cell(
         cell, *names, **limits))
-    study.measure(Store(tmp_path, "03", "mark"), drafts=[1, 4], **GRID)
+    study.measure(Store(tmp_path, "03", "mark"), Attention.defaults(drafts=[1, 4], **GRID))
     assert [(cell.batch, cell.draft, cell.cold) for cell in cells] == [(1, 4, False), (2, 4, False), (1, 4, True)]
     rows = read(tmp_path, "03_attention")
     assert rows["ms"][: len(first)].equals(first["ms"])
@@ -118,7 +118,7 @@ def test_a_number_format_without_units_is_not_measured_and_the_table_says_so(mon
     for changes, message in (({"dtypes": ["bfloat16"]}, r"\['bfloat16'\], and the processor has no units .* 'float32'"),
                              ({"query_heads": 5}, "5 over kv_heads 2")):
         with pytest.raises(ValueError, match=message):
-            study.measure(Store(tmp_path, "03", "mark"), drafts=[1], **GRID | changes)
+            study.measure(Store(tmp_path, "03", "mark"), Attention.defaults(**GRID | changes))
 
 
 def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():

@@ -131,7 +131,7 @@ def pair():
 def test_the_loop_writes_the_targets_law(pair, tmp_path):
     """With every lossless rule."""
     setting = rules.Decoding("expansion:2,1", temperature=1.0, new_tokens=2, seed=0, top_k=3)
-    rules.law_tests(Store(tmp_path, "04", "mark"), pair, {"p": torch.tensor([3, 1, 4])}, setting, samples=256)
+    rules.law_tests(Store(tmp_path, "04", "mark"), pair, {"p": torch.tensor([3, 1, 4])}, 256, setting)
     rows = read(tmp_path, "04_rules_law")
     level = rules.LEVEL / len(rules.LOSSLESS)
     assert rows["rule"].tolist() == [*rules.LOSSLESS] and (rows["p_value"] > level).all()
