@@ -30,11 +30,6 @@ def formats_of(dtype: Format, device: str | torch.device = "cpu") -> Formats:
                  for part in (parts[0], parts[-1]))
 
 
-def dtypes_of(dtype: Format, device: str | torch.device = "cpu") -> tuple[torch.dtype, torch.dtype]:
-    """The number formats of the activations alone."""
-    return tuple(activations for activations, _ in formats_of(dtype, device))
-
-
 def load_pair(name: str, dtype: Format = AUTO, device: str = "cpu") -> Pair:
     """As `load_pairs`."""
     return load_pairs([name], dtype, device)[0]

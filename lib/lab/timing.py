@@ -70,7 +70,8 @@ def interleaved(alternatives: dict[str, Call], *, repeats: int, seconds: float, 
                 skipped[name] = failure(error)
     names = sorted(once, key=once.get)
     while names and LEAST_REPEATS * sum(once[name] for name in names) > seconds:
-        skipped[names[-1]] = too_long(once[names.pop()], seconds)
+        slowest = names.pop()
+        skipped[slowest] = too_long(once[slowest], seconds)
     counts, remaining = {}, seconds
     for index, name in enumerate(names):  # cheapest first: an equal share each of the time that remains
         share = remaining / (len(names) - index)

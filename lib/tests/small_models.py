@@ -8,29 +8,13 @@ from lib.attention import registration
 VOCABULARY = 24
 
 
-def llama(
-    seed: int,
-    *,
-    hidden: int = 32,
-    layers: int = 2,
-    vocabulary: int = VOCABULARY,
-    window: int = 256,
-    dtype=torch.float64,
-    gain: float = 4.0,
-):
+def llama(seed: int, *, hidden: int = 32, layers: int = 2, vocabulary: int = VOCABULARY, window: int = 256,
+          dtype=torch.float64, gain: float = 4.0):
     """A random Llama with tree attention; `gain` spreads its logits so that its distributions are not flat."""
     registration.register()
     config = LlamaConfig(
-        vocab_size=vocabulary,
-        hidden_size=hidden,
-        num_hidden_layers=layers,
-        intermediate_size=2 * hidden,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=window,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
+        vocab_size=vocabulary, hidden_size=hidden, num_hidden_layers=layers, intermediate_size=2 * hidden,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=window, bos_token_id=0, eos_token_id=0)
     torch.manual_seed(seed)
     model = LlamaForCausalLM._from_config(config, attn_implementation="tree", dtype=dtype).eval()
     with torch.no_grad():

@@ -12,7 +12,7 @@ from lib.attention.masks import SharedMask
 from lib.attention.operator import choose_backend, tree_attention
 from lib.attention.registration import attention_forward, can_host_tree
 from lib.lab import processor
-from lib.trees import Tree, named
+from lib.trees import Tree
 
 SAMPLE = torch.zeros(1, 1, 1, 8)
 FAST = [name for name in BACKENDS if name != "reference" and refusal(name, SAMPLE, SAMPLE, SAMPLE) is None]
@@ -178,18 +178,6 @@ def test_wrong_inputs_name_value_and_remedy(change, message):
 def test_models_that_cannot_host_a_tree_say_why(config, reason):
     found = can_host_tree(config)
     assert found is None if reason is None else reason in found
-
-
-def test_what_lies_before_a_window_changes_nothing():
-    tree, generator = named("kary:2@6"), torch.Generator().manual_seed(0)
-    query, key = (torch.randn(1, heads, count, 8, generator=generator) for heads, count in ((4, 7), (2, 27)))
-    unseen = 20 + 1 - 5  # the first key of the root's window
-    before = tree_attention(query, key, key, tree.mask, 20, window=5)
-    key[:, :, :unseen] = 9
-    assert torch.equal(before, tree_attention(query, key, key, tree.mask, 20, window=5))
-    key[:, :, unseen] += 1
-    moved = (tree_attention(query, key, key, tree.mask, 20, window=5) != before)[0].any(-1).any(0)
-    assert moved.tolist() == (tree.depth == 0).tolist()
 
 
 def test_a_row_with_a_prefix_may_have_a_node_that_sees_no_tree_key_beside_a_row_without():

@@ -13,7 +13,7 @@ from lib.forward.reduced import first_tokens, reduced
 from lib.kernels import build
 from lib.lab.timing import clocked
 from lib.tests import live, small_heads, small_models
-from lib.tests.drafters.made import begin, draws
+from lib.tests.drafters.made import begin
 from lib.trees import Tree, named, shapes
 
 pytestmark = pytest.mark.skipif(build.unavailable() is not None, reason="the machine has no kernels")
@@ -72,14 +72,6 @@ def test_of_equals_the_first_come_first():
     assert clock.seconds > 0
     best = {token % 3: index for index, token in reversed(list(enumerate(first)))}  # kind -> index of its first one
     assert first == sorted(first, key=lambda token: (best[token % 3], token)) and len(best) == 3
-
-
-@pytest.mark.parametrize("proposal", ["top_k", "iid"])
-def test_drafts_with_probabilities_are_filled_level_by_level(proposal, monkeypatch):
-    monkeypatch.setattr(ForwardPass, "fill", lambda *arguments: pytest.fail("a native call gives no probabilities"))
-    model = begin(LanguageModelDrafter(small_models.llama(3, dtype=torch.float32), proposal=proposal))
-    model.with_probs = True
-    assert model.propose(shapes.chain(2), draws())[0].probs is not None
 
 
 # --------------------------------------------------------------------------------------------------------------- heads

@@ -7,7 +7,7 @@ from torch import nn
 from lib import forward
 from lib.decoding import generate
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.forward.load import dtypes_of
+from lib.forward.load import formats_of
 from lib.forward.packed import PackedEmbedding, PackedLinear, int8, pack, quantize_int8, rounded
 from lib.kernels import build
 from lib.kernels.panels import of_16_bits
@@ -134,4 +134,4 @@ def test_the_number_format_follows_the_processor(monkeypatch, units, missing, fa
     assert load.load_pair("tiny").dtype == forward.load_pair("tiny", "auto").dtype == expected
     assert load.load_pair("tiny", torch.float64).dtype == forward.load_pair("tiny", "float64").dtype == "float64"
     assert checks.own_dtype("cuda:0") == torch.bfloat16
-    assert dtypes_of("stored|bfloat16") == (torch.float32, torch.bfloat16)
+    assert [activations for activations, _ in formats_of("stored|bfloat16")] == [torch.float32, torch.bfloat16]

@@ -11,7 +11,6 @@ from lib.attention.registration import using_attention
 from lib.decoding import generate
 from lib.drafters import make
 from lib.forward import load_pair
-from lib.forward.native import Angles
 from lib.forward.passes import LAYERS, NATIVE
 from lib.kernels import build
 from lib.lab.processor import one_thread
@@ -54,14 +53,6 @@ def test_a_text_is_that_of_one_thread(pair, spec, shape, forward, monkeypatch):
     monkeypatch.setattr("lib.forward.passes._BLOCKS", WeakKeyDictionary())
     together = at_once(text)
     assert together == [text(thread) for thread in range(THREADS)]
-
-
-def test_tables_of_angles_stay_as_they_were_when_longer_ones_replace_them():
-    angles = Angles(small_models.llama(0).model.rotary_emb)
-    first, longer = angles.up_to(10), angles.up_to(2000)
-    for short, long in zip(first, longer):
-        assert len(short) < 2000 <= len(long)
-        torch.testing.assert_close(short, long[: len(short)])
 
 
 def test_an_attention_is_set_by_one_thread_at_a_time():

@@ -1,48 +1,14 @@
-"""The cache and the registration, together: a real model, random trees, ragged prompts, several rounds."""
+"""The cache against plain lists; the registered attention without a tree is an ordinary one."""
 
 import numpy as np
 import pytest
 import torch
 
-from lib.attention.registration import tree_forward, using_attention
+from lib.attention.registration import using_attention
 from lib.models.cache import TreeCache
-from lib.tests.small_models import VOCABULARY, llama, prompts
-from lib.trees.tree import Tree
+from lib.tests.small_models import llama, prompts
 
 MODEL = llama(3)
-
-
-def prefilled(texts):
-    """A cache of right-padded texts."""
-    padded = torch.nn.utils.rnn.pad_sequence([torch.as_tensor(text) for text in texts], batch_first=True)
-    cache = TreeCache()
-    tree_forward(MODEL, padded, torch.arange(padded.shape[1]), None, cache)
-    cache.set_lengths([len(text) for text in texts])
-    return cache
-
-
-@pytest.mark.parametrize("lengths", [[7], [5, 5], [9, 3, 6]])
-@torch.no_grad()
-def test_a_whole_tree_in_one_forward_equals_each_path_alone(lengths):
-    """After each of several commits. Eager attention and the norms take softmax and mean square in float32."""
-    rng, rows = np.random.default_rng(len(lengths)), [text.tolist() for text in prompts(1, lengths)]
-    cache = prefilled(rows)
-    for _ in range(3):
-        trees = [Tree([-1] + [int(rng.integers(0, node)) for node in range(1, 9)]) for _ in rows]
-        depth, mask = (torch.stack([torch.tensor(getattr(tree, name)) for tree in trees]) for name in ("depth", "mask"))
-        tokens = torch.from_numpy(rng.integers(0, VOCABULARY, (len(rows), 9)))
-        logits = tree_forward(MODEL, tokens, depth, mask, cache).logits
-        accepted = []
-        for row in range(len(rows)):
-            for node in range(9):
-                path = mask[row, node].nonzero().flatten()
-                with using_attention(MODEL, "eager"):
-                    alone = MODEL(torch.tensor([rows[row] + tokens[row, path].tolist()])).logits[0, -1]
-                torch.testing.assert_close(logits[row, node], alone, rtol=0, atol=1e-5)
-            accepted.append(mask[row, int(rng.integers(0, 9))].nonzero().flatten().tolist())
-            rows[row] += tokens[row, accepted[-1]].tolist()
-        cache.commit(accepted)
-        assert cache.lengths.tolist() == [len(tokens) for tokens in rows] and cache.pending == 0
 
 
 @pytest.mark.parametrize("with_tree_cache", [False, True])
