@@ -107,15 +107,19 @@ def timed_costs(bench: Bench, most_nodes: int, ways: Sequence[Way]) -> pd.DataFr
 
 
 def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
-    """The judged ways of the reference at batch 1, raced in sampled decoding, which replay of its text does not decide."""
-    answers = bench.rows_of("answers").query("batch == 1").set_index("role")["way"]
+    """The judged ways of the reference at the smallest batch size, raced in sampled decoding, which replay of its greedy
+    text does not decide.
+    """
+    batch, answers = bench.batches[0], bench.rows_of("answers")
+    answers = answers[answers["batch"] == batch].set_index("role")["way"]
     roles = {role: name for role, name in answers.items() if name in ways and role in answer.ROLES[:3]}
     if not roles:
         return
-    sampled = replace(without_loops(bench), backend=replace(bench.backend, temperature=temperature), raced={1: bench.raced[1]})
+    sampled = replace(without_loops(bench), raced={batch: bench.raced[batch]},
+                      backend=replace(bench.backend, temperature=temperature))
     judged = {name: ways[name] for name in roles.values()}
-    race(sampled, list(judged.values()), 1, JUDGING)
-    answer.answer(sampled, judged, {}, 1, {RECOMMENDED: PLAIN} | roles)
+    race(sampled, list(judged.values()), batch, JUDGING)
+    answer.answer(sampled, judged, {}, batch, {RECOMMENDED: PLAIN} | roles)
 
 
 def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Recorded, ways: Sequence[Way]) -> None:
