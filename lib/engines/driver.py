@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -87,8 +87,8 @@ class Worker(AbstractContextManager):
     """A script of `workers` that another Python runs, which gets requests over one pipe and replies over another;
     implements `Running`.
 
-    environment: variables, in place of this process's own where both have one. log: the file of its output and errors.
-    start: what the script starts the engine with.
+    environment: variables, in place of this process's own where both have one. log: of output and errors. start: what
+    the script starts the engine with.
     """
 
     def __init__(self, name: str, python: Path, script: str, log: Path, environment: Mapping[str, str], **start):
@@ -139,10 +139,8 @@ class Worker(AbstractContextManager):
     def close(self) -> None:
         """Closes the pipes, at which the process ends."""
         for pipe in (self._requests, self._replies):
-            try:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
         end(self.process)
 
     def __exit__(self, *error) -> None:
@@ -153,12 +151,8 @@ def end(process: subprocess.Popen) -> None:
     """Ends the first process of a session, gently first, and then what is left of its session."""
     for stop in (lambda: None, process.terminate, process.kill):
         stop()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE)
             break
-        except subprocess.TimeoutExpired:
-            continue
-    try:
+    with suppress(ProcessLookupError):  # where nothing is left
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:  # nothing is left
-        pass

@@ -55,8 +55,7 @@ class Log:
         return replace(trace, lengths=lengths, labels={**trace.labels, "temperature": self.temperature})
 
     def rows(self) -> list[dict[str, object]]:
-        """Rows of the table "texts" without their source: each answer with how its tokens are known, each refused line
-        with the reason.
+        """Rows of the table "texts", without their source; the remark is how tokens are known, or why a line is refused.
         """
         texts = zip(self.texts.names, self.texts.written, self.texts.known_by)
         answers = [dict(prompt=name, tokens=len(ids), loops=loops(ids), ids=" ".join(map(str, ids)), remark=known_by)

@@ -49,15 +49,8 @@ class Served:
     threads: int = 1
     padded, at_once = False, 3  # each way has a process with weights of its own
 
-    @property
-    def batches(self) -> bool:
-        """As of the engine."""
-        return self.engine.batches
-
-    @property
-    def idles(self) -> bool:
-        """As of the engine."""
-        return self.engine.idles
+    batches = property(lambda self: self.engine.batches, doc="As of the engine.")
+    idles = property(lambda self: self.engine.idles, doc="As of the engine.")
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> Running:
         """As `driver.Backend.start`."""

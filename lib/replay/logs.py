@@ -13,7 +13,7 @@ asks for them by `return_token_ids`). Elsewhere its text is tokenised, which nee
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -84,13 +84,6 @@ def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inpu
     count = Counter(names)
     names = [f"{name} ({where})" if count[name] > 1 else name for name, where in zip(names, places)]
     return LoggedTexts(_named_by_turn(names, dialogues), kinds, *texts, known_by, tuple(sorted(temperatures)), refused)
-
-
-def canonicalised(texts: LoggedTexts, tokenizer) -> LoggedTexts:
-    """The same answers, each with the tokens that the tokenizer makes of its text."""
-    decoded = [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in texts.written]
-    written = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in decoded]
-    return replace(texts, written=tuple(ids or before for ids, before in zip(written, texts.written)))
 
 
 def _bodies(row: Mapping, requests: Mapping[str, Mapping], name: str) -> tuple[Mapping, Mapping]:
