@@ -8,7 +8,7 @@ decoder must do for each tree (copies of keys, masks, plans).
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import product
 from types import SimpleNamespace
 
@@ -28,7 +28,6 @@ from lib.trees import named
 from lib.trees.tree import Tree
 
 OURS = tuple(name for name in BACKENDS if name != "reference")
-FLEX = "flex"  # takes many seconds to compile, so that not every run wants it
 COLD = (*OURS, "dense mask")  # the alternatives that are also timed with flushed caches
 CELL = ("dtype", "batch", "prefix", "draft", "cold")  # the columns of the table "attention" that name a cell
 CHECKED = (2, 256, 32)  # batch, prefix and draft of the cell in which the results are compared
@@ -37,7 +36,6 @@ PATIENCE = 3  # times the limit of time that one call may take, by the bytes tha
 LEAST_READ, READ_BY_GPU = 2**28, 2**30  # bytes, to find the memory's bandwidth: more than the caches hold
 SIZES = {"cpu": (512, 1024, 2048), "cuda": (2048, 4096, 8192)}  # of the matrices that are multiplied
 Call = Callable[[], Tensor]
-COMPILE = cache(torch.compile)  # each function once
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ def measure(store: Store, settings: Attention) -> None:
             *product(dtypes, [min(settings.batches)], prefixes, drafts, [True])]
     for number, key in enumerate(grid):
         if key not in done:
-            names = [name for name in (COLD if key[-1] else PREPARE) if settings.compiled or name != FLEX]
+            names = COLD if key[-1] else list(PREPARE)
             generator = torch.Generator().manual_seed(settings.seed + number)
             table.extend(time_cell(
                 Cell(*key, *layer), names, peaks, seconds=settings.cell_seconds, memory_gb=settings.memory_limit_gb,
@@ -166,25 +164,6 @@ def on_path(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix:
 def in_backend(backend: str, p: Problem) -> Call:
     """`tree_attention` itself as an alternative."""
     return lambda: tree_attention(*p.inputs, p.tree_mask, p.prefix, backend=backend)
-
-
-def flex(p: Problem) -> Call:
-    """Compiled FlexAttention, called once here, since its compilation is not part of its time."""
-    inputs = *p.inputs, p.tree_mask, torch.tensor(p.prefix, device=p.query.device)
-    COMPILE(_flex, dynamic=True)(*inputs)
-    return partial(COMPILE(_flex, dynamic=True), *inputs)
-
-
-def _flex(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, prefix: Tensor) -> Tensor:
-    """The mask is a function of positions that captures the prefix as a tensor: a new one needs no compilation."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    def masked(score, batch, head, node, position):
-        """The score of a key that the node sees, else minus infinity."""
-        in_tree = visible[node, torch.clamp(position - prefix, min=0)]
-        return torch.where((position < prefix) | in_tree, score, -float("inf"))
-
-    return flex_attention(query, key, value, score_mod=masked, enable_gqa=True)
 
 
 def dense_mask(p: Problem) -> Call:
@@ -251,7 +230,6 @@ def sequential(p: Problem, by_path: bool) -> Call:
 
 PREPARE: dict[str, Callable[[Problem], Call]] = {
     **{name: partial(in_backend, name) for name in ("auto", *OURS)},
-    FLEX: flex,
     "dense mask": dense_mask,
     "branch batch": branch_batch,
     "path by path": partial(sequential, by_path=True),
@@ -316,13 +294,13 @@ def prepared(names: Iterable[str], problem: Problem) -> tuple[dict[str, Call], d
 
 def error_rows(cell: Cell, seed: int = 0, device: str = "cpu") -> pd.DataFrame:
     """The rows of the table "attention_errors" in one cell's dtype: || ours - truth || / || truth || against the
-    float64 reference on its inputs; compiled FlexAttention is left out.
+    float64 reference on its inputs.
     """
     p = Problem.random(cell, torch.Generator().manual_seed(seed), device)
     wide = [x.double() for x in p.inputs]
     truth = tree_attention(*wide, p.tree_mask, p.prefix, backend="reference")
     errors = {name: float((prepare(p)().double() - truth).norm() / truth.norm()) for name, prepare in PREPARE.items()
-              if name != FLEX and not refusal(name, *p.inputs)}
+              if not refusal(name, *p.inputs)}
     return pd.DataFrame([dict(dtype=cell.dtype, alternative=name, error=error) for name, error in errors.items()])
 
 

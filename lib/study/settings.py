@@ -178,7 +178,6 @@ class Attention(Settings):
     repeats: Count
     cell_seconds: AboveZero
     memory_limit_gb: AboveZero
-    compiled: bool
     threads: Natural
     device: Device
     seed: Natural

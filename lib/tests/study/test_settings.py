@@ -11,7 +11,7 @@ from lib.forward.load import formats_of
 from lib.lab.parameters import Parameters, defaults_of
 from lib.lab.provenance import HOME
 from lib.study import settings
-from lib.study.settings import NOTEBOOKS, Acceptance, Attention, Rules, Shapes, Speed
+from lib.study.settings import NOTEBOOKS, Acceptance, Rules, Shapes, Speed
 
 EXISTING = [name for name in NOTEBOOKS if (HOME / "notebooks" / f"{name}.ipynb").exists()]
 SPEED = defaults_of(HOME / "notebooks" / "05_speed.ipynb")
@@ -67,7 +67,7 @@ def test_a_notebooks_globals_make_an_object_without_what_is_no_parameter():
     (Acceptance, dict(temperatures=[0, float("nan")]), "temperatures is nan; input should be a finite number"),
     (Acceptance, dict(budgets=[10**9]), "budgets is 1000000000; input should be less than or equal to 512"),
     (Rules, dict(live_temperatures=[1, 0]), "live_temperatures is 0; input should be greater than 0"),
-    (Attention, dict(compiled="perhaps"), "compiled is 'perhaps'; input should be a valid boolean"),
+    (Shapes, dict(interactive="perhaps"), "interactive is 'perhaps'; input should be a valid boolean"),
 ])
 def test_a_wrong_value_is_refused_in_one_line_that_names_parameter_value_and_remedy(of, changes, complaint):
     values = defaults_of(HOME / "notebooks" / f"{of.notebook}.ipynb")
