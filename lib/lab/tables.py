@@ -53,11 +53,11 @@ class Schema:
 @cache
 def schemas() -> dict[str, Schema]:
     """Every table that `data/columns.csv` declares, by name."""
-    declared, found = pd.read_csv(DECLARED, keep_default_na=False, dtype=str), {}
+    declared, by_name = pd.read_csv(DECLARED, keep_default_na=False, dtype=str), {}
     for name, rows in declared[declared["column"] != ""].groupby("table", sort=False):
         key = rows[rows["key"] != ""].sort_values("key", key=pd.to_numeric)["column"]
-        found[name] = Schema(name, tuple(key), dict(zip(rows["column"], rows["kind"])))
-    return found
+        by_name[name] = Schema(name, tuple(key), dict(zip(rows["column"], rows["kind"])))
+    return by_name
 
 
 def schema(name: str) -> Schema:

@@ -33,17 +33,17 @@ def test_estimates_are_worded_with_their_interval_and_their_units():
 
 
 def test_value_is_the_ratio_of_sums_and_not_the_mean_of_ratios():
-    found = stats.ratio([10, 1], [10, 2], draws())
-    assert found.value == pytest.approx(11 / 12) and found.n == 2
+    estimate = stats.ratio([10, 1], [10, 2], draws())
+    assert estimate.value == pytest.approx(11 / 12) and estimate.n == 2
     assert stats.ratio([1.0, 0.5], [1, 1], draws()).value == pytest.approx(0.75)
 
 
 def test_interval_of_a_mean_is_that_of_student(monkeypatch):
     monkeypatch.setattr(stats, "RESAMPLES", 40_000)
     values = draws(3).normal(5, 2, 40)
-    found = stats.ratio(values, np.ones(40), draws())
+    estimate = stats.ratio(values, np.ones(40), draws())
     half = 2.0227 * values.std(ddof=1) / 40**0.5  # t quantile of 39 degrees of freedom
-    assert (found.low, found.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.06 * half)
+    assert (estimate.low, estimate.high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.06 * half)
 
 
 @pytest.mark.parametrize(("units", "quantile"), [(5, 2.776445), (10, 2.262157), (30, 2.045230)])
@@ -73,33 +73,33 @@ def test_paired_difference_is_covered_and_narrower_than_the_unpaired_one(monkeyp
                                  "accepted": 20 * (level + lift) + generator.normal(0, 2, 25)})
                    for shape, lift in (("base", 0), ("better", 0.3))]
     rows = pd.concat(frames)
-    found = stats.compare(rows, ["simulation"], "shape", "base", "accepted", "rounds", generator)
-    assert 0.92 <= ((found["low"] <= 0.3) & (0.3 <= found["high"])).mean() <= 0.98
+    pairs = stats.compare(rows, ["simulation"], "shape", "base", "accepted", "rounds", generator)
+    assert 0.92 <= ((pairs["low"] <= 0.3) & (0.3 <= pairs["high"])).mean() <= 0.98
     alone = stats.summarise(rows, ["simulation", "shape"], "accepted", "rounds", generator).query("shape == 'better'")
-    assert (found["high"] - found["low"]).mean() < 0.3 * (alone["high"] - alone["low"]).mean()
+    assert (pairs["high"] - pairs["low"]).mean() < 0.3 * (alone["high"] - alone["low"]).mean()
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=8, max_size=14), st.floats(0.5, 4))
 def test_interval_holds_the_value_and_scales_with_it(pairs, factor):
     top, bottom = np.array(pairs, dtype=float).T
-    found, scaled = stats.ratio(top, bottom, draws()), stats.ratio(factor * top, bottom, draws())
-    assert found.low - 1e-12 <= found.value <= found.high + 1e-12
-    assert (scaled.low, scaled.high) == pytest.approx((factor * found.low, factor * found.high))
+    estimate, scaled = stats.ratio(top, bottom, draws()), stats.ratio(factor * top, bottom, draws())
+    assert estimate.low - 1e-12 <= estimate.value <= estimate.high + 1e-12
+    assert (scaled.low, scaled.high) == pytest.approx((factor * estimate.low, factor * estimate.high))
 
 
 @pytest.mark.parametrize("units", [1, stats.FEWEST - 1])
 def test_few_units_have_a_value_but_no_interval(units):
-    found = stats.ratio([3] * units, [4] * units, draws())
-    assert found.value == 0.75 and np.isnan(found.low) and np.isnan(found.high)
+    estimate = stats.ratio([3] * units, [4] * units, draws())
+    assert estimate.value == 0.75 and np.isnan(estimate.low) and np.isnan(estimate.high)
     assert np.isnan(stats.of_logs([np.arange(units)], draws()).low)
     assert not np.isnan(stats.ratio([3] * stats.FEWEST, [4] * stats.FEWEST, draws()).low)
 
 
 def test_nothing_to_divide_by_is_nan_and_draws_without_a_denominator_are_left_out():
     assert np.isnan(stats.ratio([0] * 8, [0] * 8, draws()).value)
-    found = stats.ratio([0] * 7 + [3], [0] * 7 + [6], draws())
-    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+    estimate = stats.ratio([0] * 7 + [3], [0] * 7 + [6], draws())
+    assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.5, 0.5)
 
 
 @pytest.fixture
@@ -109,18 +109,18 @@ def rows() -> pd.DataFrame:
     for shape, lift in (("chain", 0.0), ("kary:2", 0.2)):
         for index in range(20):
             rounds = generator.integers(5, 20, 2)
-            made += [(shape, 8, f"p{index}", *one) for one in zip(rounds, generator.binomial(rounds, 0.5 + lift))]
+            made += [(shape, 8, f"p{index}", *counts) for counts in zip(rounds, generator.binomial(rounds, 0.5 + lift))]
     made = pd.DataFrame(made, columns=["shape", "budget", "prompt", "rounds", "accepted"])
     return made[(made["shape"] == "chain") | (made["prompt"] != "p3")]
 
 
 def test_settings_are_summed_by_prompt_keep_their_order_and_are_compared_on_common_prompts(rows):
-    found = stats.summarise(rows, ["shape", "budget"], "accepted", "rounds", draws())
-    assert list(found.columns) == ["shape", "budget", "value", "low", "high", "n"]
-    assert list(found["shape"]) == ["chain", "kary:2"] and list(found["n"]) == [20, 19]
+    estimates = stats.summarise(rows, ["shape", "budget"], "accepted", "rounds", draws())
+    assert list(estimates.columns) == ["shape", "budget", "value", "low", "high", "n"]
+    assert list(estimates["shape"]) == ["chain", "kary:2"] and list(estimates["n"]) == [20, 19]
     chain = rows[rows["shape"] == "chain"]
     alone = stats.ratio(*chain.groupby("prompt", sort=False)[["accepted", "rounds"]].sum().to_numpy().T, draws())
-    assert found.loc[0, ["value", "low", "high"]].tolist() == pytest.approx([alone.value, alone.low, alone.high])
+    assert estimates.loc[0, ["value", "low", "high"]].tolist() == pytest.approx([alone.value, alone.low, alone.high])
     paired = stats.compare(rows, ["budget"], "shape", "chain", "accepted", "rounds", draws())
     assert list(paired["shape"]) == ["kary:2"] and list(paired["n"]) == [19] and paired["low"][0] > 0
     sums = rows[rows["prompt"] != "p3"].groupby("shape")[["accepted", "rounds"]].sum()
@@ -133,8 +133,8 @@ def test_settings_are_summed_by_prompt_keep_their_order_and_are_compared_on_comm
 
 
 def test_turns_of_a_conversation_are_one_unit(rows):
-    turns = rows.assign(prompt=rows["prompt"].str.removeprefix("p").astype(int).map("c{0}".format).str.replace(
-        r"c(\d+)", lambda found: f"c{int(found[1]) // 2}{TURN}{int(found[1]) % 2 + 1}", regex=True))
+    numbers = rows["prompt"].str.removeprefix("p").astype(int)
+    turns = rows.assign(prompt=[f"c{number // 2}{TURN}{number % 2 + 1}" for number in numbers])
     assert stats.summarise(turns, ["shape"], "accepted", "rounds", draws())["n"].tolist() == [10, 10]
 
 
@@ -166,9 +166,9 @@ def test_two_phase_intervals_cover_as_they_say(raced, units, law, monkeypatch):
 
 def test_a_two_phase_estimate_is_the_mean_of_all_predictions_with_the_mean_error_of_those_measured():
     predicted, others, errors = draws(3).normal(0.5, 0.3, 13), draws(4).normal(0.5, 0.3, 26), draws(5).normal(0.05, 0.1, 13)
-    found = stats.two_phase(predicted + errors, predicted, others, draws())
-    assert found.value == pytest.approx(np.exp(np.mean([*predicted, *others]) + errors.mean()))
-    assert (found.n, found.raced) == (39, 13) and found.low < found.value < found.high
+    estimate = stats.two_phase(predicted + errors, predicted, others, draws())
+    assert estimate.value == pytest.approx(np.exp(np.mean([*predicted, *others]) + errors.mean()))
+    assert (estimate.n, estimate.raced) == (39, 13) and estimate.low < estimate.value < estimate.high
     alone = stats.two_phase(predicted, 0 * predicted, others[:0], draws())
     assert alone.value == pytest.approx(np.exp(predicted.mean())) and (alone.n, alone.raced) == (13, 13)
-    assert found.high / found.low < alone.high / alone.low, "predictions of the other units narrow the interval"
+    assert estimate.high / estimate.low < alone.high / alone.low, "predictions of the other units narrow the interval"

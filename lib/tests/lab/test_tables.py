@@ -32,17 +32,17 @@ def row(budget: int, prompt: str = "p") -> dict:
 
 def test_rows_come_back_as_they_went_in(tmp_path):
     """Of Python's types and NumPy's, from dicts and frames."""
-    rows = tables.Table(tmp_path, "02_plain", "f1")
-    rows.append(**row(1))
-    rows.extend([row(np.int64(2)), row(3, 'a "quoted", name'), row(4, "") | {"rate": float("nan")}])
-    rows.extend(pd.DataFrame([row(5), row(6)], index=[7, 7]))
-    found = tables.read(tmp_path, "02_plain")
-    assert list(found.columns) == [*COLUMNS, "fingerprint"]
-    assert list(found.dtypes.astype(str)) == ["str", "int64", "float64", "bool", "str"]
-    assert list(found.prompt) == ["p", "p", 'a "quoted", name', "", "p", "p"]
-    assert found.rate[0] == 1 / 7 and np.isnan(found.rate[3]) and list(found.cut) == [False, True] * 3
-    assert rows.keys() == set(zip(found.prompt, found.budget))
-    pd.testing.assert_frame_equal(rows.frame(), found)
+    writer = tables.Table(tmp_path, "02_plain", "f1")
+    writer.append(**row(1))
+    writer.extend([row(np.int64(2)), row(3, 'a "quoted", name'), row(4, "") | {"rate": float("nan")}])
+    writer.extend(pd.DataFrame([row(5), row(6)], index=[7, 7]))
+    rows = tables.read(tmp_path, "02_plain")
+    assert list(rows.columns) == [*COLUMNS, "fingerprint"]
+    assert list(rows.dtypes.astype(str)) == ["str", "int64", "float64", "bool", "str"]
+    assert list(rows.prompt) == ["p", "p", 'a "quoted", name', "", "p", "p"]
+    assert rows.rate[0] == 1 / 7 and np.isnan(rows.rate[3]) and list(rows.cut) == [False, True] * 3
+    assert writer.keys() == set(zip(rows.prompt, rows.budget))
+    pd.testing.assert_frame_equal(writer.frame(), rows)
 
 
 def test_a_reopened_table_goes_on_with_rows_of_its_own_fingerprint_alone(tmp_path):
@@ -106,8 +106,8 @@ def test_killed_writers_leave_whole_tables(tmp_path):
         os.kill(writer.pid, signal.SIGKILL)
         writer.join()
         if tables.path_of(tmp_path, "plain").exists():
-            found = tables.read(tmp_path, "plain")
-            assert list(zip(found.budget, found.prompt)) == [(index // 2, "ab"[index % 2]) for index in range(len(found))]
+            rows = tables.read(tmp_path, "plain")
+            assert list(zip(rows.budget, rows.prompt)) == [(index // 2, "ab"[index % 2]) for index in range(len(rows))]
 
 
 @pytest.mark.parametrize(("change", "complaint"), [
@@ -135,8 +135,8 @@ def test_a_wrong_row_is_named_and_costs_nothing(tmp_path, change, complaint):
 def test_a_table_written_whole_takes_the_place_of_the_old_one(tmp_path):
     tables.write(tmp_path, "plain", [row(1)], "f")
     tables.write(tmp_path, "plain", [row(2), row(3)], "g")
-    found = tables.read(tmp_path, "plain")
-    assert list(found.budget) == [2, 3] and set(found.fingerprint) == {"g"}
+    rows = tables.read(tmp_path, "plain")
+    assert list(rows.budget) == [2, 3] and set(rows.fingerprint) == {"g"}
     with pytest.raises(ValueError, match="two rows"):
         tables.write(tmp_path, "plain", [row(2), row(2)], "f")
     tables.write(tmp_path, "plain", [], "h")
