@@ -1,9 +1,9 @@
 """A notebook as a chapter: it measures into the tables of a run, reads them, and keeps the figures that it draws."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -53,20 +53,15 @@ class Chapter:
         self._scratch = None if run_dir or reads else TemporaryDirectory()
         self.folder, self.number = Path(run_dir or reads or self._scratch.name), number
         self._keeps_figures = bool(run_dir)
-        self._read: dict[str, tuple[int, pd.DataFrame]] = {}  # by table, with the file's time
         theme.use_theme()
 
-    def measure(self, function: Callable[..., None], settings=None, *, files: Iterable[str | Path] = (),
-                device: str = "cpu", **named) -> None:
-        """Calls function(store, settings), which writes tables; rows of an earlier call are kept where code, settings,
-        their files, versions and machine are the same. While a finished run is rendered, nothing is called.
+    def measure(self, function: Callable[[Store, object], None], settings) -> None:
+        """Calls function(store, settings), which writes tables; rows of an earlier call are kept where code, settings (see
+        `lib.study.settings`), their files, versions and machine are the same. While a finished run is rendered, nothing
+        is called.
         """
         if os.environ.get(provenance.RENDER):
             print("rows of the finished run")
-            return
-        if settings is None:  # notebooks whose parameters have no class yet
-            mark = provenance.fingerprint(files=files, device=device, parameters=named | {"of": function.__module__})
-            function(Store(self.folder, self.number, mark), device=device, **named)
             return
         parameters = settings.parameters | {"function": function.__module__}
         mark = provenance.fingerprint(files=settings.files, device=settings.device, parameters=parameters)
@@ -80,10 +75,7 @@ class Chapter:
         path = tables.path_of(self.folder, name)
         if not path.exists():
             return tables.schema(name).frame().drop(columns=tables.FINGERPRINT)
-        version = path.stat().st_mtime_ns
-        if name not in self._read or self._read[name][0] != version:
-            self._read[name] = version, tables.read(self.folder, name).drop(columns=tables.FINGERPRINT)
-        return self._read[name][1].copy()
+        return _read(self.folder, name, path.stat().st_mtime_ns).copy()
 
     def has(self, *names: str) -> bool:
         """Whether the run has rows of all these tables; prints which one it lacks."""
@@ -121,3 +113,9 @@ class Chapter:
     def record(self) -> dict:
         """run.json: what made the run."""
         return provenance.read(self.folder)
+
+
+@lru_cache(maxsize=32)
+def _read(folder: Path, name: str, version: int) -> pd.DataFrame:
+    """A table without fingerprints; version: the time of its file."""
+    return tables.read(folder, name).drop(columns=tables.FINGERPRINT)
