@@ -173,8 +173,8 @@ def shapes_of(drafter: Drafter, is_first: bool, settings, bench: Bench) -> list[
 
 
 def families_of(settings) -> list[str]:
-    """The families that are compared."""
-    return list(dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), "chain", "optimal"]))
+    """The families that are compared, NESTED among them."""
+    return list(dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), *NESTED]))
 
 
 def shape_name(family: str, budget: int) -> str:
