@@ -31,7 +31,6 @@ from lib.lab.chapter import Store
 from lib.models import prompts as prompt_files
 from lib.models.prompts import PromptSet
 from lib.replay import acceptance, atlas, recording
-from lib.replay.acceptance import FREQUENT
 from lib.replay.recording import Competitors
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
@@ -39,7 +38,8 @@ from lib.study import live
 from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
 from lib.study.candidates import MODEL, drafters_of, growth_rules, possible, ranked_name
-from lib.trees.names import COMPARED
+from lib.study.settings import Acceptance
+from lib.trees.names import COMPARED, FREQUENT
 from lib.trees.picture import visible
 
 SMALL = ("chain", "kary:2")  # families of drafters that draft again, which takes time
@@ -50,9 +50,9 @@ DRAWS = 5  # of choosing prompts
 CONTEXT = 60  # characters of context kept per round
 
 
-def measure(store: Store, settings) -> None:
+def measure(store: Store, settings: Acceptance) -> None:
     """Fills the tables prompts, texts, rounds, rank, nodes, depth, position, choices, live, expected, answer and
-    models. settings: `study.settings.Acceptance`.
+    models.
 
     Details, live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that are
     there are not computed again. With `publish`, greedy traces go to this folder as files of the atlas.
@@ -81,7 +81,7 @@ def measure(store: Store, settings) -> None:
     store.write("models", models(loaded))
 
 
-def bench_of(store: Store, pairs: Sequence, settings) -> Bench:
+def bench_of(store: Store, pairs: Sequence, settings: Acceptance) -> Bench:
     """This project's loop with a target, at work on its prompts. Fills the table "prompts"."""
     pair, deepest = pairs[0], max(*settings.budgets, settings.budget, *settings.chain_lengths, DEPTH)
     limit = recording.room(pairs, new_tokens=settings.new_tokens, live_tokens=settings.live_tokens,
@@ -133,7 +133,7 @@ def add(store: Store, name: str, rows: pd.DataFrame) -> None:
 # --------------------------------------------------------------------------------------------------------------- replay
 
 
-def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
+def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings: Acceptance) -> None:
     """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank"."""
     choosing, judging = parts_of(bench, recorded)
     (first,), names = first_ranked(drafters), [bench.prompts.names[row] for row in bench.rows(JUDGING)]
@@ -155,7 +155,7 @@ def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
     return choosing, judging
 
 
-def shapes_of(drafter: Drafter, is_first: bool, settings, bench: Bench) -> list[str]:
+def shapes_of(drafter: Drafter, is_first: bool, settings: Acceptance, bench: Bench) -> list[str]:
     """The names of the trees that a drafter fills: all for the first one with ranks and for those that ranks decide by
     look-up, few for those that draft again.
     """
@@ -172,7 +172,7 @@ def shapes_of(drafter: Drafter, is_first: bool, settings, bench: Bench) -> list[
     return list(dict.fromkeys([*names, *others]))
 
 
-def families_of(settings) -> list[str]:
+def families_of(settings: Acceptance) -> list[str]:
     """The families that are compared, NESTED among them."""
     return list(dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), *NESTED]))
 
@@ -191,7 +191,7 @@ def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str])
             if tree.max_depth <= levels]
 
 
-def judge_details(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
+def judge_details(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings: Acceptance) -> None:
     """Adds the rows of the tables "nodes", "depth" and "position" of drafters with ranks, and of the first one
     "choices".
     """
@@ -199,7 +199,8 @@ def judge_details(bench: Bench, recorded: Recorded, drafters: Mapping[str, Draft
     main = [shape_name(family, settings.budget) for family in families_of(settings)]
     small = [shape_name(family, budget) for family, budget in product(NESTED, settings.budgets) if budget <= LARGEST]
     nodes, depths, quarters = [], [], []
-    for name, shape in product(judging.ranks, dict.fromkeys([*main, *small])):
+    shapes = checkable(bench.backend.pair.target, list(dict.fromkeys([*main, *small])))
+    for name, shape in product(judging.ranks, shapes):
         tree, about = acceptance.tree_of(shape, choosing, name), {"drafter": name, "shape": shape}
         if tree.max_depth <= atlas.levels_of(judging, name):
             rounds = acceptance.rounds_of(judging, tree, name)
@@ -247,7 +248,8 @@ def _chosen_from(piece: tuple[int, list[str]], choosing: Trace, judging: Trace, 
 # ----------------------------------------------------------------------------------------- live, answer, atlas, models
 
 
-def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Mapping[str, Drafter], settings) -> None:
+def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Mapping[str, Drafter],
+                settings: Acceptance) -> None:
     """Fills the tables "live", "expected" and "answer" on the prompts that judge."""
     pair, rows = pairs[0], bench.rows(JUDGING)
     prompts, shapes = bench.prompts.select(rows), checkable(pair.target, settings.live_shapes)
