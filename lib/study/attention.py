@@ -105,14 +105,10 @@ def measure(store: Store, settings: Attention) -> None:
             *product(dtypes, [min(settings.batches)], prefixes, drafts, [True])]
     for number, key in enumerate(grid):
         if key not in done:
-            names = COLD if key[-1] else list(PREPARE)
             generator = torch.Generator().manual_seed(settings.seed + number)
             table.extend(time_cell(
-                Cell(*key, *layer), names, peaks, seconds=settings.cell_seconds, memory_gb=settings.memory_limit_gb,
-                repeats=settings.repeats, generator=generator, device=device))
-
-
-# --------------------------------------------------------------------------------------------------------- alternatives
+                Cell(*key, *layer), [*(COLD if key[-1] else PREPARE)], peaks, seconds=settings.cell_seconds,
+                memory_gb=settings.memory_limit_gb, repeats=settings.repeats, generator=generator, device=device))
 
 
 @dataclass(frozen=True)
@@ -171,7 +167,6 @@ def dense_mask(p: Problem) -> Call:
     module = SimpleNamespace(num_key_value_groups=p.group, is_causal=True)
 
     def run() -> Tensor:
-        """Attention [B, Hq, m, d], with a new mask."""
         batch, _, m, _ = p.query.shape
         mask = torch.ones(batch, 1, m, p.prefix + m, dtype=torch.bool, device=p.query.device)
         mask[..., p.prefix :] = p.tree_mask
@@ -196,7 +191,6 @@ def branch_batch(p: Problem) -> Call:
         return copy.flatten(0, 1)
 
     def run() -> Tensor:
-        """Attention [B, Hq, m, d], all paths at once."""
         query = p.query[:, :, nodes].transpose(1, 2).flatten(0, 1)  # [B * leaves, Hq, longest, d]
         output = on_path(query, copied(p.key), copied(p.value), mask, p.prefix).unflatten(0, (len(p.query), -1))
         return output[:, leaf, :, depth].permute(1, 2, 0, 3)  # the index pair comes first: [m, B, Hq, d]
@@ -216,7 +210,6 @@ def sequential(p: Problem, by_path: bool) -> Call:
     cache_key, cache_value = p.scratch
 
     def run() -> Tensor:
-        """Attention [B, Hq, m, d], one path after another."""
         output = torch.empty_like(p.query)
         for path, new, mask in calls:
             end = p.prefix + len(path)
@@ -235,9 +228,6 @@ PREPARE: dict[str, Callable[[Problem], Call]] = {
     "path by path": partial(sequential, by_path=True),
     "node by node": partial(sequential, by_path=False),
 }
-
-
-# ---------------------------------------------------------------------------------------------------------- one cell
 
 
 def time_cell(cell: Cell, names: Sequence[str], peaks: Mapping[str, float], *, seconds: float, memory_gb: float,
@@ -302,9 +292,6 @@ def error_rows(cell: Cell, seed: int = 0, device: str = "cpu") -> pd.DataFrame:
     errors = {name: float((prepare(p)().double() - truth).norm() / truth.norm()) for name, prepare in PREPARE.items()
               if not refusal(name, *p.inputs)}
     return pd.DataFrame([dict(dtype=cell.dtype, alternative=name, error=error) for name, error in errors.items()])
-
-
-# ------------------------------------------------------------------------------------------------------------- peaks
 
 
 def peak_rows(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06) -> pd.DataFrame:

@@ -21,11 +21,10 @@ from lib.replay import acceptance, expectation, recording
 from lib.replay.trace import Trace, loops
 from lib.trees import named
 from lib.trees.tree import Tree
-from lib.verify.rules import SIMPLEST
+from lib.verify.rules import RULES, SIMPLEST
 
 SAMPLED_ROWS = 16  # prompts per batch of sampled decoding
 BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
-PROPOSALS = {rule: proposal for proposal, rule in SIMPLEST.items()}
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def greedy_settings(specs: Sequence[str], shapes: Sequence[str]) -> list[Setting
 def sampled_settings(shapes: Sequence[str], temperatures: Sequence[float]) -> list[Setting]:
     """Each proposal of the draft model under its simplest rule, for each shape and temperature above 0."""
     return [Setting("model", rule, shape, temperature)
-            for shape, temperature, rule in product(shapes, filter(None, temperatures), PROPOSALS)]
+            for shape, temperature, rule in product(shapes, filter(None, temperatures), SIMPLEST.values())]
 
 
 def decode(store: Store, pairs: Sequence, prompts: PromptSet, settings: Sequence[Setting], plain: Mapping[str, list],
@@ -81,8 +80,10 @@ def drafter_of(setting: Setting, pairs: Sequence) -> Drafter:
     """The drafter of a setting for pairs of one target; one that merges models takes those of all pairs."""
     kind, _ = parse(setting.drafter)
     models = [pair.draft_model for pair in pairs if pair.draft_model is not None]
-    sampling = {"proposal": PROPOSALS[setting.rule], "temperature": setting.temperature} if setting.temperature else {}
-    return make(setting.drafter, pairs[0], sampling | ({"models": models} if kind == "merged" else {}))
+    options = {"models": models} if kind == "merged" else {}
+    if setting.temperature:
+        options |= {"proposal": RULES[setting.rule].made_for, "temperature": setting.temperature}
+    return make(setting.drafter, pairs[0], options)
 
 
 def possible(pairs: Sequence) -> list[str]:

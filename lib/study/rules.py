@@ -1,12 +1,12 @@
 """Measurements of verification rules: the tables of notebook 04.
 
-Rules are enumerated over languages of a few tokens ("rules_exact", "rules_proof"), decode live on real models
-("rules_live"), and the first tokens of the loop are tested against the target's own distribution ("rules_law").
+Rules are enumerated over languages of a few tokens ("rules_exact", "rules_proof"), decode live on real models ("live"),
+and the first tokens of the loop are tested against the target's own distribution ("rules_law").
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 
@@ -17,16 +17,14 @@ from scipy.stats import chi2, norm
 from torch import Tensor
 
 from lib.decoding.loop import generate, in_batches
-from lib.decoding.records import Generation
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.forward.load import load_pair, load_pairs
 from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.models import prompts as prompt_files
-from lib.models.prompts import PromptSet
 from lib.replay.recording import room
-from lib.replay.trace import loops
+from lib.study import live
 from lib.study.bench import arranged
 from lib.study.settings import Rules
 from lib.trees import named
@@ -51,11 +49,11 @@ CONTEXT = 8  # last tokens of a prompt that the test begins with
 
 
 def measure(store: Store, settings: Rules) -> None:
-    """The tables "rules_proof", "rules_exact", "rules_live" and "rules_law"; only missing rows are computed.
+    """The tables "rules_proof", "rules_exact", "live" and "rules_law"; only missing rows are computed.
 
-    Languages are random, each with a drafter of each agreement. The last two tables need pairs with a draft model. The
-    law is tested on the first of these in float32, since in bfloat16 logits at the cut of top-k are often equal, and
-    another order of additions keeps another token.
+    Languages are random, each with a drafter of each agreement. The last two tables need pairs with a draft model, one
+    for each target. The law is tested on the first of these in float32, since in bfloat16 logits at the cut of top-k
+    are often equal, and another order of additions keeps another token.
     """
     seed, temperatures = settings.seed, settings.temperatures
     proved = [(shape, kind, *case) for shape, kind in product(settings.proof_shapes, (RANDOM, HARDEST))
@@ -67,20 +65,21 @@ def measure(store: Store, settings: Rules) -> None:
             in product(range(settings.languages), temperatures, cases)]
     fill(store.open("rules_exact"), keys, exact_rows, settings.vocabulary, seed)
     loaded = zip(settings.pairs, load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device))
-    for number, (name, pair) in enumerate((name, pair) for name, pair in loaded if pair.draft_model is not None):
+    able = {pair.target_name: (name, pair) for name, pair in loaded if pair.draft_model is not None}
+    for name, pair in able.values():
         limit = room([pair], new_tokens=settings.live_tokens, live_tokens=settings.live_tokens,
                      live_shapes=settings.live_shapes)
         prompts, _ = arranged(prompt_files.load(settings.prompts, pair.tokenizer, limit=limit), 0,
                               settings.judge_prompts, np.random.default_rng(seed))
-        live(store, pair, prompts, [
-            Decoding(shape, temperature, settings.live_tokens, seed, ends=pair.eos_token_ids)
-            for shape, temperature in product(settings.live_shapes, settings.live_temperatures)])
-        if number == 0:
+        live.decode(store, [pair], prompts, [
+            live.Setting("model", rule, shape, temperature) for shape, temperature, rule
+            in product(settings.live_shapes, settings.live_temperatures, LOSSLESS)], {}, settings.live_tokens, seed)
+        if pair is next(iter(able.values()))[1]:
             starts = {prompt: ids[-CONTEXT:] for prompt, ids in zip(prompts.names, prompts.ids)}
-            starts = dict(islice(starts.items(), settings.tested_prompts))
             tested = load_pair(name, dtype="float32", device=settings.device)
-            law_tests(store, tested, starts, settings.samples, Decoding(
-                settings.live_shapes[0], settings.test_temperature, TESTED_TOKENS, seed, settings.test_top_k))
+            law_tests(store, tested, dict(islice(starts.items(), settings.tested_prompts)), LawTest(
+                settings.live_shapes[0], settings.test_temperature, settings.test_top_k, TESTED_TOKENS,
+                settings.samples, seed))
 
 
 # ------------------------------------------------------------------------------------------------------- enumeration
@@ -158,53 +157,18 @@ def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """How prompts are continued, whatever the rule; top_k: tokens that the target's distribution is cut to; ends: the
-    tokens that end an answer.
-    """
+class LawTest:
+    """What is decoded for the test, whatever the rule; only `top_k` tokens, so that cells are full."""
 
     shape: str
     temperature: float
-    new_tokens: int
+    top_k: int
+    length: int
+    samples: int
     seed: int
-    top_k: int | None = None
-    ends: tuple[int, ...] = ()
 
 
-def decoded(rule: str, pair, prompts: Sequence[Tensor], setting: Decoding) -> Iterator[Generation]:
-    """Continuations of prompts int64[T], batch by batch, with the proposal that the rule was made for."""
-    drafter = LanguageModelDrafter(pair.draft_model, proposal=LOSSLESS[rule], temperature=setting.temperature)
-    for number, (tokens, mask) in enumerate(in_batches(prompts, ROWS)):
-        yield generate(
-            pair.target, drafter, tokens, attention_mask=mask, shape=setting.shape, rule=rule,
-            temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.new_tokens,
-            eos_token_id=list(setting.ends), generator=cluster.seeded(setting.seed, number * ROWS))
-
-
-def live(store: Store, pair, prompts: PromptSet, settings: Sequence[Decoding]) -> None:
-    """The rows of the table "rules_live" of a pair, for each setting and lossless rule."""
-    table = store.open("rules_live")
-    done = {key[:4] for key in table.keys()}
-    pieces = [(setting, rule) for setting, rule in product(settings, LOSSLESS)
-              if (pair.name, rule, setting.shape, setting.temperature) not in done]
-    for rows in cluster.spread(live_rows, pieces, pair, prompts):
-        table.extend(rows)
-
-
-def live_rows(piece: tuple[Decoding, str], pair, prompts: PromptSet) -> list[dict]:
-    """A row for each prompt, decoded with a setting and a rule."""
-    setting, rule = piece
-    tokens, records = [], []
-    for part in decoded(rule, pair, prompts.ids, setting):
-        records += [(len(tokens) + record.row, record.accepted) for record in part.rounds]
-        tokens += part.new_tokens
-    rows, accepted = np.array(records).reshape(-1, 2).T
-    return [dict(pair=pair.name, rule=rule, shape=setting.shape, temperature=setting.temperature, prompt=name,
-                 loops=loops(text), rounds=int((rows == row).sum()), accepted=int(accepted[rows == row].sum()))
-            for row, (name, text) in enumerate(zip(prompts.names, tokens))]
-
-
-def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], samples: int, setting: Decoding) -> None:
+def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], setting: LawTest) -> None:
     """The table "rules_law": for each prompt and lossless rule a test of the first tokens of many continuations.
 
     pair: with a draft model; prompts: name -> int64[T]. The column `visible` holds for a test at LEVEL / tests, the
@@ -213,17 +177,23 @@ def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], samples: int, s
     table, level = store.open("rules_law"), LEVEL / max(1, len(prompts) * len(LOSSLESS))
     for number, (name, prompt) in enumerate(prompts.items()):
         missing = [rule for rule in LOSSLESS if (name, rule) not in table.keys()]
-        law = law_of(pair.target, prompt, setting.new_tokens, setting.temperature, setting.top_k) if missing else {}
-        drawn = cluster.spread(first_tokens, missing, pair, [prompt] * samples,
-                               replace(setting, seed=setting.seed + number))
+        law = law_of(pair.target, prompt, setting.length, setting.temperature, setting.top_k) if missing else {}
+        drawn = cluster.spread(first_tokens, missing, pair, prompt, setting, setting.seed + number)
         for rule, tokens in zip(missing, drawn):
             test = g_test(tokens, law)
-            table.append(prompt=name, rule=rule, **test, visible=visible(test["degrees"], samples, level))
+            table.append(prompt=name, rule=rule, **test, visible=visible(test["degrees"], setting.samples, level))
 
 
-def first_tokens(rule: str, pair, prompts: Sequence[Tensor], setting: Decoding) -> list[tuple[int, ...]]:
-    """The first tokens of each prompt's continuation."""
-    return [tuple(tokens) for part in decoded(rule, pair, prompts, setting) for tokens in part.new_tokens]
+def first_tokens(rule: str, pair, prompt: Tensor, setting: LawTest, seed: int) -> list[tuple[int, ...]]:
+    """The first tokens of continuations of a prompt int64[T], with the proposal that the rule was made for."""
+    drafter = LanguageModelDrafter(pair.draft_model, proposal=LOSSLESS[rule], temperature=setting.temperature)
+    written = []
+    for number, (tokens, mask) in enumerate(in_batches([prompt] * setting.samples, ROWS)):
+        done = generate(pair.target, drafter, tokens, attention_mask=mask, shape=setting.shape, rule=rule,
+                        temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.length,
+                        generator=cluster.seeded(seed, number))
+        written += map(tuple, done.new_tokens)
+    return written
 
 
 @torch.inference_mode()

@@ -62,8 +62,8 @@ def target_alone(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[kinds.isin(["", "none", "plain", "lookup", "sam", "ngrams"])]
 
 
-CUTS = {"whole": first_of(), "one pair": first_of("target", "drafter"), "a target alone": target_alone,
-        "one prompt": first_of("prompt"), "one batch size": first_of("batch"), "no optional table": first_of()}
+CUTS = {"whole": first_of(), "one of each": first_of("target", "drafter", "prompt", "batch"),
+        "a target alone": target_alone, "no optional table": first_of()}
 
 
 def draw(notebook, frames: dict[str, pd.DataFrame], folder, **parameters) -> dict[str, object]:

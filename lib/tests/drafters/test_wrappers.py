@@ -78,8 +78,8 @@ def families(*drafts):
     (lambda: CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 2), combined),
     (lambda: MergedDrafter(*models()), merged),
     (lambda: ChoosingDrafter(LanguageModelDrafter(MODEL), SuffixAutomatonDrafter(), length=14), chosen)])
-@settings(deadline=None, max_examples=8)
-@given(st.lists(trees(8), min_size=2, max_size=4), SEEDS)
+@settings(deadline=None, max_examples=6)
+@given(st.lists(trees(8), min_size=2, max_size=3), SEEDS)
 def test_drafts_are_those_of_the_drafters_inside_and_follow_the_texts(made_of, expected, forest, seed):
     rng, drafter, texts = random.Random(seed), begin(made_of()), texts_at_start()
     for shape in forest:
