@@ -324,6 +324,9 @@ class Speed(OfPairs):
             raise ValueError("served is empty; give the name under which the endpoint serves the model")
         if self.endpoint and self.logs:
             raise ValueError("both logs and an endpoint are set; set one of the two")
+        if (self.endpoint or self.logs) and not self.costs:
+            raise ValueError("costs is empty, and answers from elsewhere cannot be timed here; give a file that "
+                             "lib/engines/measure_served.py writes, or a name in data/costs")
         if self.endpoint and self.temperature < 0:
             raise ValueError(f"temperature is {self.temperature}; give that of the endpoint's answers, 0 for greedy")
         return self
