@@ -55,8 +55,7 @@ class Log:
         return replace(trace, lengths=lengths, labels={**trace.labels, "temperature": self.temperature})
 
     def rows(self) -> list[dict[str, object]]:
-        """Rows of the table "texts", without their source; the remark is how tokens are known, or why a line is refused.
-        """
+        """Rows of the table "texts" without their source; remarks tell how tokens are known, or a refusal."""
         texts = zip(self.texts.names, self.texts.written, self.texts.known_by)
         answers = [dict(prompt=name, tokens=len(ids), loops=loops(ids), ids=" ".join(map(str, ids)), remark=known_by)
                    for name, ids, known_by in texts]

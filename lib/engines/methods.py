@@ -90,8 +90,8 @@ class Way:
 
     name: in tables. method: the drafter's spec (see `drafters.make`), or the engine's name. shape, shape_name: the tree
     or growth rule that it drafts. drafter: the one that drafts the same in replay; None for plain decoding and forced
-    drafts. ranked: the name under which a trace has the ranks of the drafter, or of the one behind its look-up. setting:
-    of an engine. ending, at_prompt, alone: as of `Method`.
+    drafts. ranked: the name under which a trace has the ranks of the drafter, or of the one behind its look-up.
+    setting: of an engine. ending, at_prompt, alone: as of `Method`.
     """
 
     name: str
@@ -142,7 +142,8 @@ def rounds_of(way: Way, recorded: Recorded, new_tokens: int) -> list[Sizes]:
         walk = rounds_behind(recorded, way.drafter, way.shape, way.ranked)
     else:
         walk = acceptance.rounds_of(trace, way.shape, way.ranked)
-    passes = getattr(walk, "draft_calls", np.full(len(walk.rows), 1 if way.drafter.traits.one_pass else way.shape.max_depth))
+    levels = 1 if way.drafter.traits.one_pass else way.shape.max_depth
+    passes = getattr(walk, "draft_calls", np.full(len(walk.rows), levels))
     drafted = way.ending(np.stack([walk.drafted, walk.accepted], axis=1),
                          new_tokens - (2 - way.at_prompt) - walk.starts,
                          trace.lengths[walk.rows] - walk.starts - 1)

@@ -164,7 +164,7 @@ def speculation(setting: Setting) -> dict[str, object]:
     if setting.method == PLAIN:
         return {}
     method, _, proposer = setting.method.partition("/")
-    schedule = setting.options.get("schedule", ())
+    schedule = setting.options.get("schedule", ()) if method != SUFFIX else ()
     most = max([setting.tokens, *(tokens for _, _, tokens in schedule)])
     config = {"method": CUSTOM if method == FORCED else method, NUM_TOKENS: most}
     if method == CUSTOM:
@@ -174,7 +174,7 @@ def speculation(setting: Setting) -> dict[str, object]:
         return {CONFIG: config} | ({ADDITIONAL: {PROPOSER: ours}} if ours else {})
     config |= {"model": FORCED_CLASS} if method == FORCED else {"model": setting.drafter} if setting.drafter else {}
     config |= LOOKUP if method == NGRAM else {"suffix_decoding_max_cached_requests": 0} if method == SUFFIX else {}
-    config |= {SCHEDULE: schedule} if schedule and method != SUFFIX else {}
+    config |= {SCHEDULE: schedule} if schedule else {}
     return {CONFIG: config}
 
 

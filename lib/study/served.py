@@ -49,7 +49,8 @@ def measure(store: Store, settings) -> list[Bench]:
     for name in costs_files.of_backends(all_rows):
         rows = all_rows[all_rows["backend"] == name]
         limits = Limits(min(settings.most_nodes, int(rows["nodes"].max())), settings.most_depth)
-        there = replace(bench, raced=dict.fromkeys(sorted(rows.loc[rows["method"] == FORCED, "batch"].unique()), 0),
+        batches = sorted({*rows.loc[rows["method"] == FORCED, "batch"].tolist()})
+        there = replace(bench, raced=dict.fromkeys(batches, 0),
                         backend=replace(bench.backend, name=f"{name} ({Path(settings.costs).stem})"))
         benches.append(there)
         if not answer.is_complete(there):
@@ -64,8 +65,8 @@ def read(path: str | Path, target: Served, temperature: float, longest: int, nam
     """
     texts = logs.read(path, target.tokenizer, eos_token_id=target.eos_token_ids)
     if len(texts.temperatures) > 1:
-        raise ValueError(f"the log has answers at the temperatures {', '.join(map(str, texts.temperatures))}; give those "
-                         "of one temperature")
+        raise ValueError(f"the log has answers at the temperatures {', '.join(map(str, texts.temperatures))}; give "
+                         "those of one temperature")
     temperature, = texts.temperatures or (temperature,)
     long_enough = [row for row, ids in enumerate(texts.written) if texts.ended[row] or len(ids) > longest + 1]
     if len(long_enough) < 2:
