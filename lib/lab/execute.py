@@ -29,7 +29,7 @@ class StageFailed(Exception):
 
 
 def run(notebook: Path, final: Path, values: Mapping[str, object], show_progress: bool = False) -> None:
-    """Run a notebook in its folder; its executed copy `final` is written when it has finished.
+    """Runs a notebook in its folder; its executed copy `final` is written when it has finished.
 
     StageFailed with the cell's error. Any other exception (Ctrl-C) ends the kernel and is raised again.
     """
@@ -41,7 +41,7 @@ def run(notebook: Path, final: Path, values: Mapping[str, object], show_progress
     with ThreadPoolExecutor(1) as pool:  # outside the main thread, where nbclient would take over Ctrl-C
         work = pool.submit(_papermill, notebook, unfinished, values, show_progress)
         try:
-            error = work.result()
+            reason = work.result()
         except BaseException:
             while not work.done():
                 for child in set(psutil.Process().children(recursive=True)) - others:
@@ -49,31 +49,29 @@ def run(notebook: Path, final: Path, values: Mapping[str, object], show_progress
                         child.kill()
                 wait([work], timeout=0.5)
             raise
-    if error:
-        if unfinished.exists():
-            os.replace(unfinished, failed)
-            error += f"\n  the notebook up to there: {os.path.relpath(failed, notebook.parents[1])}"
-        raise StageFailed(f"{notebook.stem} stopped {error}")
+    if reason and unfinished.exists():
+        os.replace(unfinished, failed)
+        reason += f"\n  the notebook up to there: {os.path.relpath(failed, notebook.parents[1])}"
+    if reason:
+        raise StageFailed(f"{notebook.stem} stopped {reason}")
     write_clean(nbformat.read(unfinished, as_version=4), final)
     unfinished.unlink()
 
 
 class _Indented:
-    """Prints what a notebook prints as it comes, so that long stages show their progress."""
+    """Prints what a notebook prints as it comes, below its own line and also where the output is a file."""
 
     def write(self, text: str) -> None:
-        """Prints lines of a notebook below its own line."""
-        print(indent(text, "  "), end="")
+        print(indent(text, "  "), end="", flush=True)
 
     def flush(self) -> None:
-        """Shows them at once, also where the output is a file."""
-        print(end="", flush=True)
+        """Nothing is left."""
 
 
-def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object], show_progress: bool) -> str | None:
-    """None, or where and with which error the notebook stopped."""
+def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object], show_progress: bool) -> str:
+    """Where and with which error the notebook stopped; empty where it did not."""
     import papermill
-    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+    from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError, strip_color
 
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the error is shown once, by the runner
@@ -84,6 +82,7 @@ def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object], s
             # At its end jupyter_client interrupts the kernel, which would log that as an error.
             extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"], stdout_file=_Indented(),
             request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
+        return ""
     except PapermillExecutionError as error:
         # The cell's own line is the first that is marked in the last of the chained tracebacks.
         last = re.split(r"^(?:The above|During handling).*exception.*:$", strip_color("\n".join(error.traceback)),
@@ -93,16 +92,12 @@ def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object], s
     except DeadKernelError:
         return ("because its process ended, as it does when memory runs out; close other programs, or lower the "
                 "notebook's parameters with --set")
-    except OSError as error:
-        file = error.filename or f"a file of {unfinished.parent}"
-        return f"because {file} cannot be written or read: {error.strerror}"
-    except (CellTimeoutError, RuntimeError) as error:
+    except (OSError, RuntimeError) as error:
         return f"because it could not be run: {error}"
-    return None
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
-    """Write a notebook with small figures, without widgets' views, and without paths and times of this machine.
+    """Writes a notebook with small figures, without widgets' views, and without paths and times of this machine.
 
     A figure is described (alt text) by the next sentence that its section computes.
     """
@@ -124,7 +119,7 @@ def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
 
 
 def pages(executed: Path, target: Path) -> None:
-    """Write the executed report as target/report.html, every other executed notebook as target/chapters/NAME.html, all
+    """Writes the executed report as target/report.html, every other executed notebook as target/chapters/NAME.html, all
     of them linked from the report.
 
     A page is whole in itself: code is folded, figures are part of it, and it may load nothing. Its policy lets it run

@@ -4,7 +4,8 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -35,10 +36,6 @@ class Profile(BaseModel):
     online: bool = False
     seconds: dict[str, float] = {}
 
-    def values(self, notebook: str) -> dict[str, Value]:
-        """The parameters of a notebook."""
-        return dict(self.__pydantic_extra__.get(notebook) or {})
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -57,27 +54,20 @@ class Stage:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A command. home: the project's folder; run: the name; typed: path relative to the notebooks -> path as typed."""
+    """A command for the project in a folder (home), whose run has a name and a folder."""
 
     home: Path
-    name: str
+    profile_name: str
     profile: Profile
-    run: str
+    name: str
     stages: tuple[Stage, ...]
     reference: bool = False
     command: Sequence[str] = ()
-    typed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
         """The run's folder."""
-        return self.home / "data" / "runs" / self.run
-
-    def as_typed(self, message: str) -> str:
-        """A message with its paths as the user typed them."""
-        for path in sorted(self.typed, key=len, reverse=True):
-            message = message.replace(path, self.typed[path])
-        return message
+        return self.home / "data" / "runs" / self.name
 
 
 def notebooks_of(home: Path) -> list[str]:
@@ -111,9 +101,11 @@ def make(home: Path, words: Sequence[str], *, settings: Sequence[str] = (), run:
     if reference and chosen:
         raise UsageError(f"--reference takes all notebooks; leave out {', '.join(sorted(chosen))}")
     file = files[0] if files else profiles[DEFAULT_PROFILE]
-    profile, typed = load_profile(file, names), {}
-    texts = dict(_parted(setting, home / "notebooks", typed) for setting in settings)
-    run = ("reference" if reference else _run_name(file.stem, settings, typed)) if run is None else run
+    profile, texts = load_profile(file, names), dict(_parted(setting, home / "notebooks") for setting in settings)
+    if run is None:  # other settings make another run
+        run = "reference" if reference else re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join([file.stem, *settings]))
+        if len(run) > LONGEST_NAME:
+            run = f"{run[:LONGEST_NAME - 9]}-{sha256(' '.join(settings).encode()).hexdigest()[:8]}"
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", run):
         raise UsageError(f"--run {run!r}: a run's name consists of letters, digits and . _ = -, beginning with a "
                          "letter or digit")
@@ -124,32 +116,32 @@ def make(home: Path, words: Sequence[str], *, settings: Sequence[str] = (), run:
             defaults = defaults_of(home / "notebooks" / f"{name}.ipynb")
         except ValueError as error:
             raise UsageError(str(error)) from None
-        set_here = {parameter: text for parameter, text in texts.items() if parameter in defaults}
-        stages.append(Stage(name, defaults, profile.values(name) | set_here, profile.seconds.get(name)))
-    all_parameters = {parameter for stage in stages for parameter in stage.defaults}
-    if unknown := [name for name in texts if name not in {*all_parameters, RUN_DIR}]:
+        values = profile.__pydantic_extra__.get(name) or {}
+        stages.append(Stage(name, defaults, values | {key: texts[key] for key in texts.keys() & defaults.keys()},
+                            profile.seconds.get(name)))
+    parameters = {parameter for stage in stages for parameter in stage.defaults} - {RUN_DIR}
+    if unknown := texts.keys() - parameters - {RUN_DIR}:
         raise UsageError("\n".join(f"--set {name}: no notebook of this command has such a parameter: "
-                                   f"{nearest(name, all_parameters - {RUN_DIR})}" for name in unknown))
-    return RunPlan(home, file.stem, profile, run, tuple(stages), reference, tuple(command), typed)
+                                   f"{nearest(name, parameters)}" for name in sorted(unknown)))
+    return RunPlan(home, file.stem, profile, run, tuple(stages), reference, tuple(command))
 
 
 def checked(plan: RunPlan, classes: Mapping[str, type[Parameters]]) -> RunPlan:
     """The plan with values as the classes of its notebooks read them. UsageError with a line for each fault."""
     faults, stages = {}, []
     for stage in plan.stages:
-        for name in stage.values.keys() - stage.defaults.keys():
-            hint = nearest(name, stage.defaults.keys() - {RUN_DIR})
-            faults.setdefault(f"profile {plan.name}: no parameter is called {name!r}: {hint}", []).append(stage.name)
+        lines = [f"profile {plan.profile_name}: no parameter is called {name!r}: {nearest(name, stage.defaults)}"
+                 for name in sorted(stage.values.keys() - stage.defaults.keys())]
         try:
             with chdir(plan.home / "notebooks"):  # in which notebooks run, and to which paths are relative
                 read = classes.get(stage.name, class_of(stage.defaults)).of(stage.parameters).model_dump()
+            stages.append(replace(stage, values={name: read[name] for name in stage.values if name in read}))
         except ValueError as error:
-            for line in str(error).splitlines():
-                faults.setdefault(line, []).append(stage.name)
-            continue
-        stages.append(replace(stage, values={name: read[name] for name in stage.values if name in read}))
+            lines += str(error).splitlines()
+        for line in lines:
+            faults.setdefault(line, []).append(stage.name)
     if faults:
-        raise UsageError("\n".join(plan.as_typed(f"{', '.join(names)}: {line}") for line, names in faults.items()))
+        raise UsageError("\n".join(f"{', '.join(names)}: {line}" for line, names in faults.items()))
     return replace(plan, stages=tuple(stages))
 
 
@@ -173,43 +165,25 @@ def load_profile(path: Path, names: Sequence[str]) -> Profile:
         raise UsageError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from None
     for name in profile.__pydantic_extra__:
         if name not in names:
-            raise UsageError(f"profile {path}: no notebook is called {name!r}: {nearest(str(name), names)}")
+            raise UsageError(f"profile {path}: no notebook is called {name!r}: {nearest(name, names)}")
     return profile
 
 
-def _parted(setting: str, notebooks: Path, typed: dict[str, str]) -> tuple[str, str]:
-    """Name and value of a setting, whose paths become relative to the notebooks' folder; `typed` collects both forms.
-
-    UsageError for a text that looks like a file of data where no such file exists.
-    """
+def _parted(setting: str, notebooks: Path) -> tuple[str, str]:
+    """Name and value of a setting, whose paths become relative to the notebooks' folder."""
     name, equals, text = (part.strip() for part in setting.partition("="))
     if not equals or not name:
         raise UsageError(f"--set {setting!r}: write --set name=value")
     if name == RUN_DIR:
         raise UsageError(f"--set {name}: the folder follows from the run's name; use --run NAME")
-
-    def relative(match: re.Match) -> str:
-        """A part of the text, if it is a path, relative to the notebooks' folder."""
-        part = match[0]
-        if not ("/" in part or part.endswith(FILE_ENDINGS)):
-            return part
-        if Path(part).exists():
-            path = os.path.relpath(part, notebooks)
-            typed[path] = part
-            return path
-        if part.endswith(FILE_ENDINGS) and not (notebooks / part).exists():
-            raise UsageError(f"--set {name}: there is no file {part} in {Path.cwd()}")
-        return part
-
-    return name, re.sub(r"[^|,;\s][^|,;]*", relative, text)
+    return name, re.sub(r"[^|,;\s][^|,;]*", partial(_from_notebooks, name, notebooks), text)
 
 
-def _run_name(profile: str, settings: Sequence[str], typed: Mapping[str, str]) -> str:
-    """The profile and the settings, with the last part of each path: other settings have another name."""
-    full = short = "-".join([profile, *settings])
-    for path in sorted(typed.values(), key=len, reverse=True):
-        short = short.replace(path, Path(path).name)
-    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", short).strip("-.")
-    if short != full or len(name) > LONGEST_NAME:
-        name = f"{name[:LONGEST_NAME - 9]}-{sha256(full.encode()).hexdigest()[:8]}"
-    return name
+def _from_notebooks(name: str, notebooks: Path, part: re.Match) -> str:
+    """A part of a setting; a path relative to the notebooks' folder. UsageError for a file that is not there."""
+    is_file = part[0].endswith(FILE_ENDINGS)
+    if (is_file or "/" in part[0]) and Path(part[0]).exists():
+        return os.path.relpath(part[0], notebooks)
+    if is_file and not (notebooks / part[0]).exists():
+        raise UsageError(f"--set {name}: there is no file {part[0]} in {Path.cwd()}")
+    return part[0]

@@ -64,7 +64,7 @@ def code_digest() -> str:
 def versions() -> dict[str, str]:
     """Installed version of each package that requirements.txt names, that of the model included, or "absent"."""
     text = (HOME / "requirements.txt").read_text(encoding="utf-8")
-    required = [*environment.wanted(text), *environment.optional(text, "model")]
+    required = [*environment.required(text), *environment.optional(text, "model")]
     return {name: environment.installed(name) or "absent" for name, _ in required}
 
 

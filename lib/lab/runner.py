@@ -32,10 +32,14 @@ def carry_out(plan: RunPlan, say: Say) -> Path | None:
     """Runs the notebooks of a plan; returns the report's path, None without a report. UsageError before anything has
     run; StageFailed where a notebook stops.
     """
+    estimates = [stage.seconds for stage in plan.stages if stage.seconds is not None]
     with locked(plan.folder):
         record = load(plan.folder) | facts(plan)
         record["parameters"] = record.get("parameters", {}) | {stage.name: stage.parameters for stage in plan.stages}
-        announce(plan, say)
+        say(f"profile {plan.profile_name}{': ' + plan.profile.about if plan.profile.about else ''}")
+        names = ", ".join(stage.name for stage in plan.stages)
+        say(f"run {plan.name}, in {plan.folder.relative_to(plan.home)}: {names}"
+            f"{f'; about {spoken(sum(estimates))}' if estimates else ''}; rows that are measured already are kept")
         for number, stage in enumerate(plan.stages, 1):
             head = f"[{number}/{len(plan.stages)}] {stage.name}"
             estimate = "" if stage.seconds is None else f", about {spoken(stage.seconds)}"
@@ -43,23 +47,15 @@ def carry_out(plan: RunPlan, say: Say) -> Path | None:
             record["stages"].pop(stage.name, None)
             save(plan.folder, record)
             notebook, start = plan.home / "notebooks" / f"{stage.name}.ipynb", time.monotonic()
-            try:
-                execute.run(notebook, plan.folder / "executed" / notebook.name, stage.values, sys.stderr.isatty())
-            except execute.StageFailed as error:
-                raise execute.StageFailed(plan.as_typed(str(error))) from None
+            execute.run(notebook, plan.folder / "executed" / notebook.name, stage.values, sys.stderr.isatty())
             seconds = time.monotonic() - start
             record["stages"][stage.name] = {
-                "fingerprint": provenance.fingerprint(files=[notebook], parameters=dict(stage.parameters)),
+                "fingerprint": provenance.fingerprint(files=[notebook], parameters=stage.parameters),
                 "commit": record["commit"], "machine": record["machine"], "seconds": round(seconds, 1),
                 "finished": now()}
             save(plan.folder, record)
             say(f"{head} done in {spoken(seconds)}")
-        if REPORT not in record["stages"]:
-            return None
-        execute.pages(plan.folder / "executed", plan.folder)
-        if plan.reference:
-            make_reference(plan.home, plan.folder, say)
-        return plan.folder / "report.html"
+        return shown(plan.home, plan.folder, plan.reference, say) if REPORT in record["stages"] else None
 
 
 def render(home: Path, folder: Path, say: Say, reference: bool = False) -> Path:
@@ -68,38 +64,30 @@ def render(home: Path, folder: Path, say: Say, reference: bool = False) -> Path:
     """
     if not (folder / "run.json").exists():
         raise UsageError(f"{folder} holds no run (no run.json); name the folder of a run, such as data/runs/cpu")
-    with locked(folder), rendering():
+    with locked(folder):
         record = load(folder)
         names = [name for name in notebooks_of(home) if name in record["stages"] or name == REPORT]
-        for name in names:
-            notebook = home / "notebooks" / f"{name}.ipynb"
-            values = record.get("parameters", {}).get(name, {}) | {RUN_DIR: os.path.relpath(folder, notebook.parent)}
-            execute.run(notebook, folder / "executed" / notebook.name,
-                        {key: values[key] for key in values.keys() & defaults_of(notebook).keys()})
-            say(f"rendered {name}")
+        os.environ[provenance.RENDER] = "1"  # in which notebooks measure nothing
+        try:
+            for name in names:
+                notebook = home / "notebooks" / f"{name}.ipynb"
+                values = record.get("parameters", {}).get(name, {})
+                values |= {RUN_DIR: os.path.relpath(folder, notebook.parent)}
+                execute.run(notebook, folder / "executed" / notebook.name,
+                            {key: values[key] for key in values.keys() & defaults_of(notebook).keys()})
+                say(f"rendered {name}")
+        finally:
+            del os.environ[provenance.RENDER]
         save(folder, record | {"rendered": provenance.commit() | {"finished": now(), "notebooks": names}})
-        execute.pages(folder / "executed", folder)
-        if reference:
-            make_reference(home, folder, say)
+        return shown(home, folder, reference, say)
+
+
+def shown(home: Path, folder: Path, reference: bool, say: Say) -> Path:
+    """Writes the pages of a run, which may become the committed one; returns the report's path."""
+    execute.pages(folder / "executed", folder)
+    if reference:
+        make_reference(home, folder, say)
     return folder / "report.html"
-
-
-@contextmanager
-def rendering() -> Iterator[None]:
-    """Notebooks that are executed inside show the tables that are there, and measure nothing."""
-    os.environ[provenance.RENDER] = "1"
-    try:
-        yield
-    finally:
-        del os.environ[provenance.RENDER]
-
-
-def announce(plan: RunPlan, say: Say) -> None:
-    """Says which notebooks will run, and about how long they take where nothing is measured yet."""
-    estimates = [stage.seconds for stage in plan.stages if stage.seconds is not None]
-    say(f"profile {plan.name}{': ' + plan.profile.about if plan.profile.about else ''}")
-    say(f"run {plan.run}, in {plan.folder.relative_to(plan.home)}: {', '.join(stage.name for stage in plan.stages)}"
-        f"{f'; about {spoken(sum(estimates))}' if estimates else ''}; rows that are measured already are kept")
 
 
 def spoken(seconds: float) -> str:
@@ -147,13 +135,11 @@ def save(folder: Path, record: Mapping) -> None:
 
 def facts(plan: RunPlan) -> dict[str, object]:
     """What makes a run, as the record has it."""
-    import torch
-
-    data = plan.home / "data"
+    data, devices = plan.home / "data", [stage.parameters.get("device", "cpu") for stage in plan.stages]
     return {
-        "run": plan.run, "profile": plan.name, "command": ["./run_notebooks.sh", *plan.command],
+        "run": plan.name, "profile": plan.profile_name, "command": ["./run_notebooks.sh", *plan.command],
         **provenance.commit(), "versions": provenance.versions(),
-        "machine": provenance.machine("cuda" if torch.cuda.is_available() else "cpu"),
+        "machine": provenance.machine(next((device for device in devices if device != "cpu"), "cpu")),
         **{name: {path.name: provenance.file_digest(path) for path in sorted((data / name).glob("[!.]*"))}
            for name in ("models", "prompts")},
         "seeds": {stage.name: stage.parameters["seed"] for stage in plan.stages if "seed" in stage.parameters}}
@@ -174,12 +160,9 @@ def make_reference(home: Path, folder: Path, say: Say) -> None:
     report = nbformat.read(folder / "executed" / f"{REPORT}.ipynb", as_version=4)
     text = with_findings(readme.read_text(encoding="utf-8"), report)
     sources = "\n".join(cell.source for cell in report.cells)
-    shown = [path.name for path in (folder / "figures").glob("*") if f'"{path.stem}"' in sources]
     _replace(folder / "tables", results / "tables", ("*.csv", "*.csv.xz"))
     _replace(folder, results, ("*.json",))
-    for path in (home / "figures").glob("[0-9]*"):
-        path.unlink()
-    _replace(folder / "figures", home / "figures", shown)
+    _replace(folder / "figures", home / "figures", ("[0-9]*",), lambda path: f'"{path.stem}"' in sources)
     _replace(folder / "executed", executed, ("[0-9]*.ipynb",))
     for path in results.glob("tables/*.csv"):
         if path.stat().st_size > LARGE:
@@ -204,12 +187,13 @@ def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
     return f"{readme[:begin]}{FINDINGS[0]}\n{opening}\n{readme[end:]}"
 
 
-def _replace(source: Path, target: Path, patterns: Iterable[str]) -> None:
-    """Puts a folder's files of these patterns, but for failed notebooks, in the place of the target's."""
+def _replace(source: Path, target: Path, patterns: Iterable[str],
+             included: Callable[[Path], bool] = lambda path: ".failed." not in path.name) -> None:
+    """Puts a folder's files of these patterns, as far as they are included, in the place of the target's."""
     if source.resolve() == target.resolve():
         return
     target.mkdir(parents=True, exist_ok=True)
     for path in [path for pattern in patterns for path in target.glob(pattern)]:
         path.unlink()
-    for path in [path for pattern in patterns for path in source.glob(pattern) if ".failed." not in path.name]:
+    for path in [path for pattern in patterns for path in source.glob(pattern) if included(path)]:
         shutil.copyfile(path, target / path.name)

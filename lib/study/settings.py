@@ -15,8 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -33,17 +34,18 @@ NUMBER_FORMATS = ("auto", "float32", "float64", "bfloat16", "float16", "int8", "
 COSTS = HOME / "data" / "costs"
 
 
+def refused_by(read: Callable[[str], object], text: str) -> str:
+    """The text. ValueError, in its own words, where `read` refuses it."""
+    try:
+        read(text)
+    except (LookupError, OSError) as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
 def read_by(read: Callable[[str], object]) -> AfterValidator:
-    """A check that refuses what `read` refuses, in its words."""
-
-    def check(text: str) -> str:
-        try:
-            read(text)
-        except (LookupError, OSError) as error:
-            raise ValueError(str(error)) from error
-        return text
-
-    return AfterValidator(check)
+    """A check of a parameter's text by a function that reads it."""
+    return AfterValidator(partial(refused_by, read))
 
 
 def read_tree(name: str) -> None:
@@ -65,12 +67,6 @@ def read_format(name: str) -> None:
                          "TARGET|DRAFTER")
 
 
-def read_device(name: str) -> None:
-    """A device of torch."""
-    if not re.fullmatch(r"cpu|mps|(cuda|xpu)(:\d+)?", name):
-        raise ValueError(f"device {name!r} cannot be used here; give 'cpu' or 'cuda'")
-
-
 def read_prompts(path: str) -> None:
     """A file or folder of prompts, all of whose lines can be read; "" is the file that suits the target."""
     if path:
@@ -80,9 +76,9 @@ def read_prompts(path: str) -> None:
 def read_log(path: str) -> None:
     """A log whose first line can be read; "" is none."""
     if path:
-        where, text = next(json_text.lines(path), (path, "null"))
-        if not isinstance(json_text.loads(text), dict):
-            raise ValueError(f"{where} holds no object; give a log of JSON Lines")
+        where, text = next(json_text.lines(path), (path, ""))
+        if not text.strip().startswith("{"):
+            raise ValueError(f"{where} holds no object of JSON; give a log of JSON Lines")
 
 
 def read_costs(name: str) -> None:
@@ -105,12 +101,13 @@ Temperature = Annotated[float, Field(ge=0)]
 AboveZero = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 TreeName = Annotated[str, read_by(read_tree)]
-Family = Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]
+Family = Annotated[str, read_by(lambda name: read_tree(f"{name}@1"))]
+FamilyOfTrace = Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]
 DrafterSpec = Annotated[str, read_by(drafters.parse)]
 PairName = Annotated[str, read_by(registry.sources)]
 DrafterOrModel = Annotated[str, read_by(lambda name: name in drafters.DRAFTERS or registry.source(name))]
 NumberFormat = Annotated[str, read_by(read_format)]
-Device = Annotated[str, read_by(read_device)]
+Device = Literal["cpu", "cuda", "mps"]
 PromptFile = Annotated[str, read_by(read_prompts)]
 LogFile = Annotated[str, read_by(read_log)]
 CostFile = Annotated[str, read_by(read_costs)]
@@ -120,14 +117,14 @@ Folder = Annotated[str, read_by(read_folder)]
 class Settings(Parameters):
     """What all notebooks share. run_dir: the folder of the run, "" to keep nothing."""
 
-    notebook: ClassVar[str]
     run_dir: str
 
     @classmethod
     def defaults(cls, **changes) -> Self:
         """The notebook's defaults with changes; paths are relative to the folder of the notebooks."""
+        (name,) = (name for name, kind in NOTEBOOKS.items() if kind is cls)
         with chdir(HOME / "notebooks"):
-            return cls.of(defaults_of(Path(f"{cls.notebook}.ipynb")) | changes)
+            return cls.of(defaults_of(Path(f"{name}.ipynb")) | changes)
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -143,7 +140,6 @@ class Settings(Parameters):
 class Shapes(Settings):
     """Notebook 01."""
 
-    notebook = "01_shapes"
     families: Distinct[Family]
     budget: Nodes
     max_budget: Annotated[int, Field(ge=4, le=MOST_NODES)]
@@ -166,7 +162,6 @@ class Shapes(Settings):
 class Attention(Settings):
     """Notebook 03."""
 
-    notebook = "03_attention_timing"
     batches: Some[Count]
     prefixes: Some[Natural]
     drafts: Some[Nodes]
@@ -203,19 +198,14 @@ class OfPairs(Settings):
         return sorted(path for path in paths if path.exists())
 
     @model_validator(mode="after")
-    def has_prompts(self) -> Self:
-        """There are enough prompts of each kind."""
-        shipped = {registry.sources(pair)[0].written not in registry.SHIPPED_NAMES for pair in self.pairs}
+    def possible(self) -> Self:
+        """There are enough prompts of each kind, and what drafters need: heads for the first target, a draft model."""
+        sources = [registry.sources(pair) for pair in self.pairs]
+        shipped = {target.written not in registry.SHIPPED_NAMES for target, _ in sources}
         for has_template in {True} if self.prompts else shipped:
             rows = prompts.rows(prompts.file_of(self.prompts, has_template))
             prompts.check_enough([row.name for row in rows], [row.kind for row in rows],
                                  getattr(self, "choose_prompts", 0), self.judge_prompts)
-        return self
-
-    @model_validator(mode="after")
-    def has_what_drafters_need(self) -> Self:
-        """Heads ship for the first target, and a pair has a draft model where a drafter needs one."""
-        sources = [registry.sources(pair) for pair in self.pairs]
         for spec in getattr(self, "drafters", []):
             for need in drafters.needs(spec):
                 if need != drafters.DRAFT_MODEL:
@@ -229,12 +219,11 @@ class OfPairs(Settings):
 class Acceptance(OfPairs):
     """Notebook 02."""
 
-    notebook = "02_acceptance"
     drafters: Distinct[DrafterSpec]
     choose_prompts: Count
     new_tokens: Count
     temperatures: Some[Temperature]
-    families: Distinct[Family]
+    families: Distinct[FamilyOfTrace]
     budgets: Some[Nodes]
     budget: Nodes
     chain_lengths: Distinct[Nodes]
@@ -247,7 +236,6 @@ class Acceptance(OfPairs):
 class Rules(OfPairs):
     """Notebook 04."""
 
-    notebook = "04_rules"
     vocabulary: Count
     languages: Count
     proof_languages: Count
@@ -269,7 +257,6 @@ class Rules(OfPairs):
 class Speed(OfPairs):
     """Notebook 05."""
 
-    notebook = "05_speed"
     drafters: Distinct[DrafterSpec]
     logs: LogFile
     endpoint: str
@@ -299,25 +286,10 @@ class Speed(OfPairs):
         return [*super().files, *([Path(self.logs).expanduser()] if self.logs else []), *costs]
 
     @model_validator(mode="after")
-    def races_at_each_batch(self) -> Self:
-        """One number of units for each batch size."""
+    def consistent(self) -> Self:
+        """A number of calls for each batch size, one source of answers, and engines that are installed."""
         if len(self.raced) != len(self.batches):
-            raise ValueError(f"raced is {self.raced}; give one number of units for each of batches {self.batches}")
-        return self
-
-    @model_validator(mode="after")
-    def has_engines(self) -> Self:
-        """The engines are installed."""
-        if self.engines:
-            from lib.engines import registry as engines  # brings torch
-
-            for spec in self.engines:
-                read_by(lambda name: engines.parse(name).engine.environment.python).func(spec)
-        return self
-
-    @model_validator(mode="after")
-    def has_one_source_of_answers(self) -> Self:
-        """A server's address, with the name of its model and a temperature, or a log."""
+            raise ValueError(f"raced is {self.raced}; give one number of calls for each of batches {self.batches}")
         if self.endpoint and not re.fullmatch(r"https?://\S+", self.endpoint):
             raise ValueError(f"endpoint is {self.endpoint!r}; give an address such as http://127.0.0.1:8000/v1")
         if self.endpoint and not self.served:
@@ -329,15 +301,20 @@ class Speed(OfPairs):
                              "lib/engines/measure_served.py writes, or a name in data/costs")
         if self.endpoint and self.temperature < 0:
             raise ValueError(f"temperature is {self.temperature}; give that of the endpoint's answers, 0 for greedy")
+        if self.engines:
+            from lib.engines.registry import parse  # brings torch
+
+            for spec in self.engines:
+                refused_by(lambda spec: parse(spec).engine.environment.python, spec)
         return self
 
 
 class Report(Settings):
     """Notebook 06. reads: the folder of a finished run, "" for the committed one."""
 
-    notebook = "06_report"
     reads: Folder
 
 
 NOTEBOOKS: dict[str, type[Settings]] = {
-    each.notebook: each for each in (Shapes, Acceptance, Attention, Rules, Speed, Report)}
+    "01_shapes": Shapes, "02_acceptance": Acceptance, "03_attention_timing": Attention, "04_rules": Rules,
+    "05_speed": Speed, "06_report": Report}

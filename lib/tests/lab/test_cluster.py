@@ -22,8 +22,8 @@ PROMPTS = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + row) 
 
 @pytest.fixture(scope="module")
 def address():
-    with cluster.workers(3, print) as found:
-        yield found
+    with cluster.workers(3, print) as started:
+        yield started
 
 
 @pytest.fixture
