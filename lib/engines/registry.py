@@ -103,14 +103,14 @@ def lines(pair, drafter: str, tokens: int, lengths: Mapping[int, int] | None = N
     options = {"schedule": schedule} if len(schedule) > 1 else {}
     for engine in ENGINES.values() if tokens else ():
         for method in engine.methods:
-            with suppress(ValueError):  # from weights that it cannot read
+            with suppress(ValueError, OSError):  # from weights that it cannot read, or that cannot be written
                 if method.spec == drafter:
                     setting = replace(method.setting(pair, tokens), options=options)
                     rows.append(dict(engine=f"{engine.name}, {method.name}", setting=line(engine, setting),
                                      draft=CHAIN if method.shape is chain else GROWN))
     if drafter in SGLANG and tokens:
         template, weights = SGLANG[drafter]
-        with suppress(ValueError):
+        with suppress(ValueError, OSError):
             folder = weights(pair).replace(f"{HOME}/", "") if weights else ""
             setting = template.format(drafter=shlex.quote(folder), tokens=tokens, with_root=tokens + 1)
             rows.append(dict(engine="SGLang (not run here)", setting=setting, draft=CHAIN))
