@@ -29,7 +29,7 @@ def record(bench: Bench, drafters: Mapping[str, object]) -> Recorded:
         table, source = bench.store.open("texts"), bench.source
         table.extend([source | row for row in bench.backend.rows()
                       if (*source.values(), row["prompt"]) not in table.keys()])
-        return Recorded(bench.backend.trace(drafters, bench.longest), bench.prompts.ids)
+        return Recorded(bench.backend.trace(recording.of_ranks(drafters), bench.longest), bench.prompts.ids)
     if isinstance(bench.backend, Own):
         pair, temperature = bench.backend.pair, bench.backend.temperature
         settings = dict(max_new_tokens=bench.new_tokens - 1, temperature=temperature,

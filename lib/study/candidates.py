@@ -10,8 +10,7 @@ from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter
 from lib.drafters.heads.files import NGRAMS
-from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.registry import BY_RANKS, DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs, parse
+from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs, parse
 from lib.engines.methods import Way
 from lib.engines.registry import Served
 from lib.replay import acceptance, simulated
@@ -72,12 +71,6 @@ def possible(pair) -> list[str]:
     specs += [f"combined:behind={name}" for name in heads if name != NGRAMS]  # which look up themselves
     reduced = f":vocabulary={vocabulary.REDUCED}" if vocabulary.ships(pair.target_name) else ""
     return specs + [name + reduced for name in names if DRAFT_MODEL in needs(name)]
-
-
-def of_ranks(drafters: Mapping[str, Drafter]) -> dict[str, object]:
-    """The drafters whose ranks a trace keeps, as `recording.record` takes them."""
-    return {name: drafter.model if isinstance(drafter, LanguageModelDrafter) else drafter
-            for name, drafter in drafters.items() if drafter.traits.replay == BY_RANKS}
 
 
 def static_ways(drafters: Mapping[str, Drafter], limits: Limits, choosing: Trace) -> list[Way]:

@@ -27,7 +27,7 @@ from lib.replay import endpoint, logs
 from lib.study import answer, costs_files
 from lib.study.acceptance import record
 from lib.study.bench import CHOOSING, JUDGING, Bench, spread, write_prompts
-from lib.study.candidates import Limits, of_ranks, static_ways
+from lib.study.candidates import Limits, static_ways
 
 EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
 
@@ -44,7 +44,7 @@ def measure(store: Store, settings) -> list[Bench]:
     bench = bench_of(log, store, settings.most_depth, settings.seed)
     write_prompts(store, bench.prompts, bench.parts)
     drafters, benches = drafters_of(log, settings.drafters), []
-    recorded = record(bench, of_ranks(drafters))
+    recorded = record(bench, drafters)
     all_rows = costs_files.read(settings.costs)
     for name in costs_files.of_backends(all_rows):
         rows = all_rows[all_rows["backend"] == name]

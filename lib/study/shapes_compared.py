@@ -67,8 +67,8 @@ def measure(store: Store, settings: Acceptance) -> None:
         plain, is_first = bench_of(store, pairs, settings), target == loaded[0].target_name
         longest = max(map(len, plain.prompts.ids)) + plain.new_tokens + plain.longest + 1
         drafters = Competitors(competing, pairs, tuple(settings.drafters), longest, settings.seed)
-        for temperature in settings.temperatures:
-            is_coldest = temperature == settings.temperatures[0]
+        for temperature in sorted(settings.temperatures):
+            is_coldest = temperature == min(settings.temperatures)
             bench = replace(plain, backend=replace(plain.backend, temperature=temperature))
             used = drafters if is_coldest else first_ranked(drafters)
             recorded = record(bench, used)

@@ -32,7 +32,7 @@ from lib.study import answer, costs, costs_files, quality, schedule, served
 from lib.study.acceptance import record
 from lib.study.answer import CHAIN, RECOMMENDED
 from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
-from lib.study.candidates import Limits, drafters_of, engine_ways, grown_ways, of_ranks, static_ways, timed_ways
+from lib.study.candidates import Limits, drafters_of, engine_ways, grown_ways, static_ways, timed_ways
 from lib.study.race import race
 from lib.study.settings import Speed
 
@@ -50,7 +50,7 @@ def measure(store: Store, settings: Speed) -> None:
     bench = of_pairs(store, settings, pairs)
     drafters = drafters_of(pairs, settings.drafters, max(map(len, bench.prompts.ids)) + settings.new_tokens + bench.longest)
     limits = Limits(settings.most_nodes, settings.most_depth, bench.backend.chains)
-    recorded = record(bench, of_ranks(drafters))
+    recorded = record(bench, drafters)
     ways = answer.measure(bench, recorded, partial(static_ways, drafters, limits), partial(grown_ways, drafters, limits),
                           partial(timed_costs, bench, limits.nodes), settings.most_raced)
     write_settings(bench)
@@ -83,7 +83,7 @@ def measure_served(store: Store, settings: Speed) -> None:
 
 def measure_after_length(ways: Sequence[Way], most_nodes: int, bench: Bench) -> None:
     """The judged ways of the reference on prompts of one length, with costs that are timed after them."""
-    drafters = of_ranks({way.method: way.drafter for way in ways})
+    drafters = {way.method: way.drafter for way in ways}
     answer.measure(bench, record(bench, drafters), lambda trace: list(ways), lambda leading: [],
                    partial(timed_costs, bench, most_nodes), len(ways))
 
@@ -142,7 +142,7 @@ def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Re
     elif bench.raced[1]:
         drafters = drafters_of([pair], settings.drafters, 0)
         limits = Limits(settings.most_nodes, settings.most_depth, beside.backend.chains)
-        answer.measure(beside, record(beside, of_ranks(drafters)), partial(static_ways, drafters, limits),
+        answer.measure(beside, record(beside, drafters), partial(static_ways, drafters, limits),
                        partial(grown_ways, drafters, limits), partial(timed_costs, beside, limits.nodes),
                        settings.most_raced)
     else:

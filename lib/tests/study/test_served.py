@@ -17,7 +17,6 @@ from lib.lab.chapter import Store
 from lib.study import served
 from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING
-from lib.study.candidates import of_ranks
 from lib.study.served import EXAMPLE, bench_of, drafters_of, read, with_costs
 from lib.trees import named
 
@@ -49,7 +48,7 @@ def bench(target, log_file, tmp_path):
 def test_all_trees_have_the_same_starts_and_every_round_is_decided(bench):
     """The rounds of each tree give all tokens of the part in which rounds start, and at most a round more."""
     drafters = drafters_of(bench.backend, ["lookup"])
-    recorded = record(bench, of_ranks(drafters))
+    recorded = record(bench, drafters)
     ways = [Way(f"{name}, {shape}", name, named(shape), shape, drafter) for name, drafter in drafters.items()
             for shape in ("chain:1", "chain:4", "independent:2@8")]
     for way, rounds in replay(bench, recorded, ways).items():
