@@ -20,6 +20,7 @@ def instruction_set(request):
     needed = build.INSTRUCTION_SETS.get(request.param, (frozenset(),))[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lib.lab.processor.flags", lambda: frozenset(needed))
+        patch.setattr(build, "OPTIONS", build.OPTIONS if request.param in OWN[:1] else QUICKLY)
         yield request.param
 
 

@@ -34,8 +34,8 @@ def written(pair, kind: str, ids: torch.Tensor, nodes: int, tokens: int) -> torc
 def test_in_its_own_format_each_token_is_within_the_margin_of_the_best(dtype):
     pair = real_pair(dtype)
     prompts = load("", pair.tokenizer, first=1).ids
-    for nodes, (kind, ids) in enumerate(zip(2 * KINDS, prompts), 2):
-        text = written(pair, kind, ids, 2 * nodes, 16)
+    for nodes, (kind, ids) in enumerate(zip(KINDS, prompts), 2):
+        text = written(pair, kind, ids, 3 * nodes, 16)
         with torch.inference_mode():
             logits = pair.target(text).logits[0, len(ids) - 1 : -1].float()
         chosen = logits.gather(1, text[0, len(ids) :, None])[:, 0]
@@ -48,5 +48,5 @@ def test_in_float64_smollm2_writes_its_own_text():
     ids = load("", pair.tokenizer, first=1).ids[0]
     expected = pair.target.generate(ids[None], max_new_tokens=8, do_sample=False, pad_token_id=0,
                                     eos_token_id=list(pair.eos_token_ids) or None)
-    for nodes, kind in zip((4, 6, 8), KINDS):
+    for nodes, kind in ((4, "sam"), (8, "ngrams")):
         assert torch.equal(written(pair, kind, ids, nodes, 8), expected), kind

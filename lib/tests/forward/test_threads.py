@@ -14,7 +14,6 @@ from lib.forward import load_pair
 from lib.forward.passes import LAYERS, NATIVE
 from lib.kernels import build
 from lib.lab.processor import one_thread
-from lib.models import packages
 from lib.tests import small_heads, small_models
 
 THREADS = 4
@@ -35,8 +34,7 @@ def at_once(function):
 
 @pytest.fixture(scope="module")
 def pair():
-    """The real target with its draft model where it is installed, else a small pair."""
-    return load_pair("base/small" if packages.SMOLLM2.file() is None else "smollm2-135m/nano")
+    return load_pair("base/small")
 
 
 @pytest.mark.parametrize("forward", [pytest.param(NATIVE, marks=needs_kernels), LAYERS])
