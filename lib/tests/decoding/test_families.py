@@ -20,7 +20,7 @@ from lib.tests.live import decode
 from lib.tests.small_models import VOCABULARY, prompts
 from lib.trees import named
 
-WINDOW, WRITTEN = 6, 16
+WINDOW, WRITTEN = 6, 24
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
              num_key_value_heads=2, head_dim=8, max_position_embeddings=1024, bos_token_id=1, eos_token_id=None,
              pad_token_id=None)

@@ -87,7 +87,7 @@ def test_no_tokens_are_no_work():
 # --------------------------------------------------------------------------------------------------------- limit, ends
 
 
-@pytest.mark.parametrize("new", range(1, 9))
+@pytest.mark.parametrize("new", [1, 2, 3, 5, 8])
 def test_the_limit_changes_no_round(new):
     """Rounds that start before it are those of a longer text, whether the tree is deeper than the limit or not."""
     trace = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KINDS, max_new_tokens=new - 1, beyond=13)
