@@ -50,6 +50,21 @@ def test_a_chapter_measures_once_reads_its_tables_and_calls_nothing_while_it_is_
     assert not Chapter("", "02").has("plain"), "a notebook without a run keeps nothing"
 
 
+def test_a_report_shows_figures_of_the_run_that_it_reads_and_of_no_other(tmp_path, monkeypatch, capsys):
+    """The committed run has its figures in the folder `figures`, unless it is being rendered again."""
+    shown, committed = [], tmp_path / "data" / "results" / "reference"
+    monkeypatch.setattr("IPython.display.display", lambda image: shown.append(image.data))
+    monkeypatch.setattr(provenance, "HOME", tmp_path)
+    for folder in (tmp_path, tmp_path / "run", committed):
+        (folder / "figures").mkdir(parents=True)
+        (folder / "figures" / "02_one.png").write_bytes(b"\x89PNG\r\n\x1a\n" + folder.name.encode())
+        Chapter("", "06", reads=str(committed if folder == tmp_path else folder)).show("02_one")
+    (tmp_path / "run" / "figures" / "02_one.png").unlink()
+    Chapter("", "06", reads=str(tmp_path / "run")).show("02_one")
+    assert [data[8:].decode() for data in shown] == [tmp_path.name, "run", "reference"]
+    assert capsys.readouterr().out == "not drawn in this run: 02_one\n"
+
+
 HOSTILE = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>` $\\frac{$ &lt;b&gt;"
 
 
