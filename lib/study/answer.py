@@ -206,7 +206,7 @@ def save(folder: Path, answers: pd.DataFrame, settings: pd.DataFrame, facts: Map
 
 
 def mark_of(folder: Path) -> str:
-    """The fingerprint of the rows that a run's recommendation is made of; empty without one."""
+    """What a run's recommendation was made of; empty without one."""
     path = folder / FILE
     return json.loads(path.read_text(encoding="utf-8"))["mark"] if path.exists() else ""
 

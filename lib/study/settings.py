@@ -280,6 +280,16 @@ class Speed(OfPairs):
     threads: Natural
 
     @property
+    def parameters(self) -> dict[str, object]:
+        """What rows depend on; those of `added` only bring more rows."""
+        return {name: value for name, value in super().parameters.items() if name not in self.added}
+
+    @property
+    def added(self) -> dict[str, object]:
+        """What is measured beside the reference, so that a finished run can be given more of it."""
+        return self.model_dump(include={"formats", "engines", "lengths", "sampled_temperature"})
+
+    @property
     def files(self) -> list[Path]:
         """Those of pairs and prompts, the log and the costs."""
         costs = [path for path in (COSTS / f"{self.costs}.csv", Path(self.costs).expanduser()) if path.is_file()]

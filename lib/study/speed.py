@@ -41,10 +41,11 @@ def measure(store: Store, settings: Speed) -> None:
     """Writes the tables prompts, texts, rounds, costs, predictions, timed, answers, settings and quality, row by row, and
     recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
     """
-    if len(store.open("answers").frame()) and answer.mark_of(store.folder) == store.mark:
+    mark = f"{store.mark} {settings.added}"
+    if len(store.open("answers").frame()) and answer.mark_of(store.folder) == mark:
         return
     if settings.logs or settings.endpoint:
-        measure_served(store, settings)
+        measure_served(store, settings, mark)
         return
     pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
     bench = of_pairs(store, settings, pairs)
@@ -70,10 +71,10 @@ def measure(store: Store, settings: Speed) -> None:
         schedule.measure(bench, pairs[0].tokenizer, [length for length in settings.lengths if length < 0.9 * room],
                          partial(measure_after_length, judged, limits.nodes))
     machine = processor.machine(pairs[0].target.device.type)
-    save(bench, f"{machine['processor']}, {machine['threads']} threads")
+    save(bench, mark, f"{machine['processor']}, {machine['threads']} threads")
 
 
-def measure_served(store: Store, settings: Speed) -> None:
+def measure_served(store: Store, settings: Speed, mark: str) -> None:
     """Answers from logged texts, at the costs of each backend of a file."""
     benches = served.measure(store, settings)
     for bench in benches:
@@ -215,8 +216,8 @@ def write_settings(bench: Bench) -> None:
             if (bench.backend.name, batch, line["engine"], line["draft"]) not in table.keys()])
 
 
-def save(bench: Bench, machine: str) -> None:
-    """Writes recommendation.json."""
-    facts = dict(mark=bench.store.mark, target=bench.target, new_tokens=bench.new_tokens, machine=machine,
+def save(bench: Bench, mark: str, machine: str) -> None:
+    """Writes recommendation.json; mark: of everything that was measured for it."""
+    facts = dict(mark=mark, target=bench.target, new_tokens=bench.new_tokens, machine=machine,
                  choosing=len(bench.rows(CHOOSING)), judging=len(bench.rows(JUDGING)))
     answer.save(bench.store.folder, bench.store.open("answers").frame(), bench.store.open("settings").frame(), facts)
