@@ -23,7 +23,7 @@ from lib.trees import Tree, named
 from lib.verify import Draft
 
 FLOAT32 = SimpleNamespace(**vars(PAIR) | {"target": deepcopy(MODEL).float(), "draft_model": deepcopy(OTHER).float()})
-STATIC = ("chain:4", "kary:2@6", "independent:2@8", "expansion:3,1,2")
+STATIC = ("chain:4", "kary:2@6", "expansion:3,1,2")
 GROWN = ("eagle2:2,3@5", "ddtree:3@6")
 GROWING = [spec for spec in SPECS if made(spec).traits.grows and "iid" not in spec and "without" not in spec]
 

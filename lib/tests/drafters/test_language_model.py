@@ -45,7 +45,7 @@ def assert_cache_is_a_fresh_prefill(drafter, texts):
             torch.testing.assert_close(layer.values[row, :, :length], expected.values[0, :, :length])
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=15)
 @given(st.sampled_from(MODELS), st.lists(trees(8) | st.sampled_from(RULES_OF_GROWTH), min_size=2, max_size=4), SEEDS)
 def test_whatever_is_accepted_top_k_drafts_are_the_oracles(model, shapes_or_rules, seed):
     rng, rows = random.Random(seed), len(PROMPTS)

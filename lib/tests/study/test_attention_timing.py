@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_skipped_with_the_reason_before_it_is_made(monkeypa
     assert "memory: needs" in rows["branch batch"]["skipped"] and not rows["folded"]["skipped"]
     monkeypatch.setitem(PREPARE, "node by node", lambda problem: pytest.fail("was tried"))
     rows = measured(cell(1, 2**16, 32), seconds=0.005)
-    assert "time: 3 calls of 0.0268 s" in rows["node by node"]["skipped"]
+    assert "time: 3 calls of 0.026" in rows["node by node"]["skipped"]
 
 
 def test_what_fails_or_takes_too_long_is_a_row_with_the_reason(monkeypatch):

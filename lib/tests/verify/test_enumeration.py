@@ -47,7 +47,8 @@ def scales_are_solved_once():
 
 def law(rule, pair, tree, proposal, drafts=None):
     """The law of a round; drafts: of the proposal, where they are enumerated already."""
-    found = proof.law_of(partial(verify, rule), pair[0], drafts or proof.drafts(pair[1], tree, proposal))
+    run = rule if callable(rule) else partial(verify, rule)
+    found = proof.law_of(run, pair[0], drafts or proof.drafts(pair[1], tree, proposal))
     assert sum(found.emitted.values()) == pytest.approx(1, abs=EXACT)
     return found
 
