@@ -19,7 +19,7 @@ from lib.engines.methods import FORCED
 from lib.forward.load import load_served
 from lib.lab import provenance, units
 from lib.lab.chapter import Store
-from lib.models import dialogue
+from lib.models import dialogue, registry
 from lib.models import prompts as prompt_files
 from lib.models.load import Served
 from lib.models.prompts import PromptSet
@@ -37,7 +37,7 @@ def measure(store: Store, settings) -> list[Bench]:
     costs of each backend of a file. Returns the log at work with each of them. ValueError for logs, drafters or costs
     that do not fit.
     """
-    target_name, *draft_models = dict.fromkeys(name for pair in settings.pairs for name in pair.split("|"))
+    target_name, *draft_models = dict.fromkeys(name for pair in settings.pairs for name in registry.parts(pair))
     target = load_served(target_name, draft_models, settings.dtype, settings.device)
     path = ask(target, settings, store.folder) if settings.endpoint else settings.logs or EXAMPLE
     log = read(path, target, settings.temperature, settings.most_depth, settings.served or "log")

@@ -79,7 +79,7 @@ def measure_served(store: Store, settings: Speed, mark: str) -> None:
     benches = served.measure(store, settings)
     for bench in benches:
         write_settings(bench)
-    save(benches[0], f"the machine of {Path(settings.costs).stem}")
+    save(benches[0], mark, f"the machine of {Path(settings.costs).stem}")
 
 
 def measure_after_length(ways: Sequence[Way], most_nodes: int, bench: Bench) -> None:

@@ -14,10 +14,11 @@ from lib.engines.driver import EngineError
 from lib.engines.methods import PLAIN, Way
 from lib.forward import load_served
 from lib.lab.chapter import Store
-from lib.study import served
+from lib.study import answer, served, speed
 from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING
 from lib.study.served import EXAMPLE, bench_of, drafters_of, read, with_costs
+from lib.study.settings import Speed
 from lib.trees import named
 
 LONGEST = 4
@@ -60,11 +61,12 @@ def test_all_trees_have_the_same_starts_and_every_round_is_decided(bench):
 
 def test_answers_are_predictions_at_the_costs_of_each_backend_of_the_file(log_file, tmp_path):
     COSTS.to_csv(tmp_path / "theirs.csv", index=False)
-    settings = SimpleNamespace(
-        pairs=["base|tiny-base"], dtype="float32", device="cpu", logs=str(log_file), endpoint="", served="",
-        temperature=0.0, drafters=["lookup"], most_depth=LONGEST, most_nodes=63, most_raced=4, seed=0,
-        costs=str(tmp_path / "theirs.csv"))
-    (bench,) = served.measure(Store(tmp_path, "05", "mark"), settings)
+    settings = Speed.defaults(pairs=["base/tiny-base"], dtype="float32", logs=str(log_file), drafters=["lookup"],
+                              most_depth=LONGEST, most_nodes=63, most_raced=4, costs=str(tmp_path / "theirs.csv"))
+    store = Store(tmp_path, "05", "mark")
+    speed.measure(store, settings)
+    assert "vLLM, ngram" in answer.text(tmp_path)
+    (bench,) = served.measure(store, settings)
     answers = bench.store.open("answers").frame().set_index(["backend", "batch", "role"])
     assert {*answers.index.get_level_values("backend")} == {"there (theirs)"} and (answers["raced"] == 0).all()
     recommended = answers.loc[("there (theirs)", 1, "recommended")]
@@ -78,6 +80,7 @@ def test_answers_are_predictions_at_the_costs_of_each_backend_of_the_file(log_fi
     names = [bench.prompts.names[row] for row in bench.rows(JUDGING)]
     tokens = sum(np.log(lengths[name] / steps[name]) for name in names) / len(names)
     assert recommended["value"] <= np.exp(tokens), "a round takes no less than a plain step"
+    assert {*rounds["drafter"]} == {"lookup", "model"}, "the pair's draft model is replayed too"
     assert {*bench.parts} == {CHOOSING, JUDGING} and abs(bench.parts.count(CHOOSING) - 6) <= 1
 
 
