@@ -70,11 +70,6 @@ def test_the_automaton_continues_what_a_scan_matches_with_every_token_that_follo
     assert len(states) <= 2 * len(text) + 1
 
 
-def test_the_longest_match_is_found_where_it_was_last():
-    (automaton := SuffixAutomaton()).extend([1, 2, 5, 1, 2, 6, 1, 2])
-    assert next(automaton.continuations(2)) == [6, 1], "and not 5"
-
-
 # -------------------------------------------------------------------------------------------------------------- n-grams
 
 

@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MistralC
 from lib.attention import registration
 from lib.forward.packed import pack, quantize_int8
 from lib.forward.passes import LAYERS, NATIVE, forward_pass
-from lib.forward.prefill import alike, prefill
+from lib.forward.prefill import prefill
 from lib.kernels import build
 from lib.kernels.products import MOST_ROWS
 from lib.models.cache import TreeCache
@@ -143,11 +143,6 @@ def test_what_the_kernels_do_not_serve_runs_in_layers(make_model, reason):
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match="forward is 'fast'; choose one of layers, native, or 'auto'"):
         forward_pass(made(), "fast")
-
-
-def test_texts_are_forwarded_beside_texts_of_similar_lengths():
-    lengths = [100, 90, 80, 79, 64, 63, 5]
-    assert [lengths[group] for group in alike(lengths)] == [[100, 90, 80], [79, 64], [63], [5]]
 
 
 @pytest.mark.parametrize("lengths", [(6, 13, 7, 20, 7, 13), (20, 16), (7, 20), (20,)])
