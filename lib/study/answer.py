@@ -132,8 +132,8 @@ def answer(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles:
         answers.append(_answer(bench, batch, role, ways.get(name), estimate, rows))
     winner = answers[0]
     if winner["way"] != PLAIN and (winner["value"] <= 1 or winner["whole"] <= 1):
-        note = f"{winner['way']} is withdrawn: {winner['value']:.2f} times as fast as plain decoding, whole calls " \
-               f"{winner['whole']:.2f} times, on judging prompts"
+        whole_calls = f", whole calls {winner['whole']:.2f} times" if winner["raced"] else ""
+        note = f"{winner['way']} is withdrawn: {winner['value']:.2f} times as fast as plain decoding{whole_calls}"
         answers[0] = _answer(bench, batch, RECOMMENDED, None, ONE, rows) | {"note": note}
     if {CHAIN, TREE} <= {*roles}:
         paired = speed(bench, logs, roles[TREE], batch, JUDGING, roles[CHAIN])
