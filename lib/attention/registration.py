@@ -12,7 +12,6 @@ from torch import Tensor
 
 from lib.attention.masks import SharedMask, causal
 from lib.attention.operator import prefix_list, tree_attention
-from lib.lab.timing import forward
 
 TREE = "tree"  # the name under which transformers finds tree attention: attn_implementation="tree"
 FULL, SLIDING = "full_attention", "sliding_attention"  # as configurations name layers
@@ -84,14 +83,13 @@ def tree_forward(model, tokens: Tensor, depth: Tensor, tree_mask: Tensor | None,
     lengths = cache.lengths if len(cache.lengths) else tokens.new_zeros(tokens.shape[0])
     if tree_mask is None and (cache.pending or any(cache.rows.as_list)):
         tree_mask = causal(tokens.shape[1], cache.pending, tokens.device)
-    with forward():
-        return model(
-            input_ids=tokens, position_ids=lengths[:, None].to(tokens.device) + depth,
-            attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),  # transformers then builds no mask
-            **{_cache_argument(type(model)): cache}, use_cache=True,
-            tree_mask=None if tree_mask is None else SharedMask(tree_mask),
-            prefix_length=torch.tensor(cache.rows.as_list or [0]), logits_to_keep=logits_to_keep,
-            output_hidden_states=output_hidden_states)
+    return model(
+        input_ids=tokens, position_ids=lengths[:, None].to(tokens.device) + depth,
+        attention_mask=tokens.new_zeros(0, 1, 1, 1, dtype=torch.bool),  # transformers then builds no mask
+        **{_cache_argument(type(model)): cache}, use_cache=True,
+        tree_mask=None if tree_mask is None else SharedMask(tree_mask),
+        prefix_length=torch.tensor(cache.rows.as_list or [0]), logits_to_keep=logits_to_keep,
+        output_hidden_states=output_hidden_states)
 
 
 @functools.cache

@@ -17,7 +17,6 @@ from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import ROOT_ALONE, Drafter, FirstBranch, NoDrafter, first_levels, merge
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
 from lib.forward.prefill import prefill
-from lib.lab.timing import clocked
 from lib.models.recurrent import read_in_steps
 from lib.trees import named
 from lib.trees.growth import Growth
@@ -176,26 +175,24 @@ class _Loop:
     def round(self) -> None:
         """One draft and one forward pass of the target for every row that still runs."""
         drafter_calls = self.drafter.calls
-        with clocked() as models:
-            # draft
-            started = time.perf_counter()
-            room = self.window - 1 - self.cache.rows.longest  # after the root, which is in no cache
-            drafts = self.drafter.propose(first_levels(self.shape, room), self.decider.draws)
-            # verify
-            drafted = time.perf_counter()
-            outputs = self.forward(*stack(drafts, self.forward.device), self.cache,
-                                   output_hidden_states=self.drafter.wants_hidden_states)
-            decisions = self.decider.decide(self.alive, self.written, drafts, outputs.logits)
-            # commit
-            verified = time.perf_counter()
-            self.cache.commit([[ROOT, *accepted] for accepted, _ in decisions])
-            committed = time.perf_counter()
-            self.drafter.commit([accepted for accepted, _ in decisions], [bonus for _, bonus in decisions], outputs)
-            ended = time.perf_counter()
+        # draft
+        started = time.perf_counter()
+        room = self.window - 1 - self.cache.rows.longest  # after the root, which is in no cache
+        drafts = self.drafter.propose(first_levels(self.shape, room), self.decider.draws)
+        # verify
+        drafted = time.perf_counter()
+        outputs = self.forward(*stack(drafts, self.forward.device), self.cache,
+                               output_hidden_states=self.drafter.wants_hidden_states)
+        decisions = self.decider.decide(self.alive, self.written, drafts, outputs.logits)
+        # commit
+        verified = time.perf_counter()
+        self.cache.commit([[ROOT, *accepted] for accepted, _ in decisions])
+        committed = time.perf_counter()
+        self.drafter.commit([accepted for accepted, _ in decisions], [bonus for _, bonus in decisions], outputs)
+        ended = time.perf_counter()
         self.calls += 1
         costs = {"draft_calls": self.drafter.calls - drafter_calls, "draft_seconds": drafted - started + ended - committed,
-                 "verify_seconds": verified - drafted, "commit_seconds": committed - verified,
-                 "model_seconds": models.seconds}
+                 "verify_seconds": verified - drafted, "commit_seconds": committed - verified}
         for row, draft, (accepted, bonus) in zip(self.alive, drafts, decisions):
             self.record(row, draft, accepted, bonus, costs)
         if self.observe:

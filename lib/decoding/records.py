@@ -47,7 +47,6 @@ class Round:
     draft_seconds: float
     verify_seconds: float
     commit_seconds: float
-    model_seconds: float  # the part of them in forward passes of target and drafter
 
     @property
     def seconds(self) -> float:

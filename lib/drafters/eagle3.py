@@ -13,7 +13,6 @@ from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import HeadFill
 from lib.drafters.levels import native_levels
 from lib.kernels.build import served
-from lib.lab.timing import forward
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -43,9 +42,8 @@ class Eagle3Drafter(HeadDrafter):
                 and not self.with_probs and shape.budget and shape.rank.max() < self.output.out_features):
             self.calls += shape.max_depth - 1  # besides that of the roots
             names = None if self.reduced is None else self.reduced.tokens
-            with forward():
-                filled = self.native_fill.fill_after(self.outputs[:, 0], roots, self.cache, native_levels(shape),
-                                                     self.output.out_features, names)
+            filled = self.native_fill.fill_after(self.outputs[:, 0], roots, self.cache, native_levels(shape),
+                                                 self.output.out_features, names)
             self.drafts = [Draft(shape, row, "top_k") for row in filled]
             return self.drafts
         filling = Filling(shape, roots, self.proposal, self.temperature, self.with_probs, self.reduced)
@@ -67,8 +65,7 @@ class Eagle3Drafter(HeadDrafter):
         """Forgets the tree; entries of the accepted nodes wait. After a round without a draft, the entries that still
         wait are forwarded; in the first call, those of the prompts without the roots.
         """
-        with forward():
-            features = self.head.read(target_outputs.hidden_states)
+        features = self.head.read(target_outputs.hidden_states)
         if self.prompts is None:
             if not self.drafts:
                 self._forward_waiting()
@@ -100,14 +97,12 @@ class Eagle3Drafter(HeadDrafter):
     def _forward(self, features: Tensor, tokens: Tensor, offsets: Tensor, sees: Tensor | None) -> Tensor:
         self.calls += 1
         device = features.device
-        with forward():
-            x, read = self.head.enter(features, embed(self.head, self.target, tokens.to(device)))
-            return self.layer(x, offsets.to(device), self.cache, None if sees is None else sees.to(device), read)
+        x, read = self.head.enter(features, embed(self.head, self.target, tokens.to(device)))
+        return self.layer(x, offsets.to(device), self.cache, None if sees is None else sees.to(device), read)
 
     def _logits(self, features: Tensor) -> Tensor:
         """[B, k, V], or of the head's tokens [B, k, K], of features [B, k, H]."""
-        with forward():
-            return self.output(self.head.norm(features))
+        return self.output(self.head.norm(features))
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
         features = self.head.read(hidden)

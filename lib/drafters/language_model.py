@@ -13,7 +13,6 @@ from lib.drafters.vocabulary import drafting
 from lib.forward.passes import forward_pass
 from lib.forward.prefill import prefill
 from lib.forward.reduced import narrow
-from lib.lab.timing import forward
 from lib.models.cache import TreeCache
 from lib.trees.growth import Growth
 from lib.trees.tree import Tree
@@ -73,9 +72,8 @@ class LanguageModelDrafter(Drafter):
         if (static and shape.budget and shape.rank.max() < self.choices and self.blocks.fills
                 and self.proposal == "top_k" and not self.with_probs):  # a native call gives no probabilities
             names = None if self.output is None else self.output.tokens
-            with forward():
-                filled = self.blocks.fill(tail_tokens, self.waiting.depth, self.waiting.mask, self.cache,
-                                          native_levels(shape, self.waiting), self.choices, names)
+            filled = self.blocks.fill(tail_tokens, self.waiting.depth, self.waiting.mask, self.cache,
+                                      native_levels(shape, self.waiting), self.choices, names)
             self.calls += shape.max_depth
             self.levels, self.places = [shape.max_depth] * len(roots), [plan(shape)[1]] * len(roots)
             self.drafts = [Draft(shape, row, "top_k") for row in filled]

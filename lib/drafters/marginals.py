@@ -11,7 +11,6 @@ from lib.drafters.filling import Filling
 from lib.drafters.head_drafter import HeadDrafter, padded
 from lib.drafters.heads.layers import CachedLayers
 from lib.lab.processor import one_thread
-from lib.lab.timing import forward
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
@@ -38,8 +37,7 @@ class MarginalDrafter(HeadDrafter):
         while (level := filling.next_level()) is not None:
             if level.depth == 0:
                 self.calls += 1
-                with forward():
-                    logits = self._marginals(drafted.max_depth)
+                logits = self._marginals(drafted.max_depth)
             with one_thread():
                 filling.grow(level, self._biased(logits[:, level.depth, None], filling.tokens_of(level)), draws)
         self.drafts, _ = filling.drafts()
@@ -86,10 +84,9 @@ class DFlashDrafter(MarginalDrafter):
 
     def _take(self, kept: Sequence[Sequence[int]], hidden: Sequence[Tensor]) -> None:
         counts, rows, slots = torch.tensor([len(nodes) for nodes in kept]), torch.arange(len(kept)), padded(kept)
-        with forward():
-            states = {layer: hidden[layer][rows[:, None], slots] for layer in self.head.config.feature_layers}
-            features = self.head.read(states)
-            self.layers.take(features, self.cache)
+        states = {layer: hidden[layer][rows[:, None], slots] for layer in self.head.config.feature_layers}
+        features = self.head.read(states)
+        self.layers.take(features, self.cache)
         self.cache.set_lengths(self.cache.lengths.cpu() + counts)
         self.newest = features[rows, counts - 1]
 

@@ -18,7 +18,6 @@ from lib.forward.native import Levels, NativeBlocks
 from lib.forward.packed import weights_of
 from lib.kernels import products
 from lib.kernels.build import CannotServe
-from lib.lab import timing
 
 KINDS = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM",
          "Gemma3ForCausalLM")
@@ -59,9 +58,8 @@ class ForwardPass:
                 cache.layers or tokens.numel() <= self.blocks.most_rows):
             return tree_forward(self.model, tokens, depth, tree_mask, cache, logits_to_keep=logits_to_keep,
                                 output_hidden_states=output_hidden_states)
-        with timing.forward():
-            mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
-            logits, states = self.blocks(tokens, depth, cache, mask, logits_to_keep, output_hidden_states)
+        mask = SharedMask(causal(tokens.shape[1], cache.pending, self.device) if tree_mask is None else tree_mask)
+        logits, states = self.blocks(tokens, depth, cache, mask, logits_to_keep, output_hidden_states)
         cap = getattr(self.model.config, "final_logit_softcapping", None)
         logits = logits if cap is None else cap * (logits / cap).tanh()
         return Output(logits, None if states is None else tuple(states))

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,23 +15,18 @@ from lib.lab import provenance, tables, theme
 
 @dataclass(frozen=True)
 class Store:
-    """Where a measuring function keeps its rows. folder: of the run; number: of the notebook, as "02"; mark: the
-    fingerprint of what makes the rows.
-    """
+    """Where a measuring function keeps its rows: a run's folder, a notebook's number ("02"), the rows' fingerprint."""
 
     folder: Path
     number: str
     mark: str
 
     def open(self, name: str) -> tables.Table:
-        """A table to which rows are added one after another; those of an earlier run with this mark are kept."""
+        """A table to which rows are added; those of an earlier run with this mark are kept."""
         return tables.Table(self.folder, f"{self.number}_{name}", self.mark)
 
     def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        """A whole table as an earlier run of the same mark wrote it, else as `make` returns it, which is then written.
-
-        For timings on which later rows depend: they stay the same when a stopped run is resumed.
-        """
+        """A whole table, which is made once, so that timings on which later rows depend stay when a run is resumed."""
         rows = self.open(name).frame()
         if rows.empty:
             rows = make()
@@ -45,8 +40,7 @@ class Store:
 
 class Chapter:
     """One notebook of a run. run_dir: the run's folder, "" to keep nothing after the notebook ends; number: the
-    notebook's, as "02", with which the file names of its figures begin; reads: the folder of a finished run whose
-    tables a notebook without a run of its own shows.
+    notebook's, as "02"; reads: the folder of a finished run whose tables a notebook without a run of its own shows.
     """
 
     def __init__(self, run_dir: str, number: str, *, reads: str = ""):
@@ -56,9 +50,8 @@ class Chapter:
         theme.use_theme()
 
     def measure(self, function: Callable[[Store, object], None], settings) -> None:
-        """Calls function(store, settings), which writes tables; rows of an earlier call are kept where code, settings (see
-        `lib.study.settings`), their files, versions and machine are the same. While a finished run is rendered, nothing
-        is called.
+        """Calls function(store, settings), which writes tables; rows of an earlier call with the same code, settings, files,
+        versions and machine are kept. While a finished run is rendered, nothing is called.
         """
         if os.environ.get(provenance.RENDER):
             print("rows of the finished run")
@@ -68,14 +61,13 @@ class Chapter:
         function(Store(self.folder, self.number, mark), settings)
 
     def table(self, name: str) -> pd.DataFrame:
-        """The rows of a table of this notebook ("rounds") or of another ("02_rounds"), without their fingerprints; no rows
-        where the run lacks it.
-        """
+        """The rows of a table of this notebook ("rounds") or of another ("02_rounds"); none where the run lacks it."""
         name = name if name[:2].isdigit() else f"{self.number}_{name}"
-        path = tables.path_of(self.folder, name)
-        if not path.exists():
-            return tables.schema(name).frame().drop(columns=tables.FINGERPRINT)
-        return _read(self.folder, name, path.stat().st_mtime_ns).copy()
+        try:
+            rows = tables.read(self.folder, name)
+        except FileNotFoundError:
+            rows = tables.schema(name).frame()
+        return rows.drop(columns=tables.FINGERPRINT)
 
     def has(self, *names: str) -> bool:
         """Whether the run has rows of all these tables; prints which one it lacks."""
@@ -87,24 +79,22 @@ class Chapter:
     def save(self, figure: Figure, name: str) -> None:
         """Keeps a figure as figures/NUMBER_NAME.png and .svg in the run's folder, if the notebook has a run."""
         if self._keeps_figures:
-            theme.save(figure, self.folder, f"{self.number}_{name}")
+            theme.save(figure, self.folder / "figures", f"{self.number}_{name}")
 
     def show(self, name: str) -> None:
         """Shows a figure that a chapter of the run has kept ("02_depth"), or says that the run has none."""
         from IPython.display import Image, display
 
-        is_committed = self.folder.resolve() == provenance.HOME / "data" / "results" / "reference"
-        has_own = not is_committed or (self.folder / "figures").exists()  # the committed figures lie apart
-        path = (self.folder if has_own else provenance.HOME) / "figures" / f"{name}.png"
-        if path.exists():
+        figures = self.folder / "figures"
+        if self.folder.resolve() == provenance.HOME / "data" / "results" / "reference" and not figures.exists():
+            figures = provenance.HOME / "figures"  # the committed ones
+        if (path := figures / f"{name}.png").exists():
             display(Image(path))
         else:
             print(f"not drawn in this run: {name}")
 
     def say(self, markdown: str) -> None:
-        """Shows a computed sentence in Markdown. No text of a prompt or model in it becomes a tag of HTML: an invisible
-        space parts its sign from its name, within code and without.
-        """
+        """Shows a sentence in Markdown; an invisible space after each "<" keeps texts of models from being HTML."""
         from IPython.display import Markdown, display
 
         display(Markdown(markdown.replace("<", "<\u200b")))
@@ -113,9 +103,3 @@ class Chapter:
     def record(self) -> dict:
         """run.json: what made the run."""
         return provenance.read(self.folder)
-
-
-@lru_cache(maxsize=32)
-def _read(folder: Path, name: str, version: int) -> pd.DataFrame:
-    """A table without fingerprints; version: the time of its file."""
-    return tables.read(folder, name).drop(columns=tables.FINGERPRINT)

@@ -1,7 +1,5 @@
 """Charts of measured numbers: lines with their intervals, points with their intervals, and heat maps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
@@ -24,23 +22,22 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
           band: bool = False, log: str = "", bound: float | None = None) -> Figure:
     """A line for each value of column `by`; a panel for each value of `panels`.
 
-    labels: of the axes. band: from the column low to high around a line. log: the logarithmic axes, "x" or "xy". bound: a
-    ceiling, drawn as a dotted line. Up to MOST_LABELS lines are named at their ends, in the last panel of each row; more
-    have a legend in the order in which they end.
+    labels: of the axes. band: from the column low to high around a line. log: the logarithmic axes, "x" or "xy".
+    bound: of a dotted line. Up to MOST_LABELS lines are named at their ends, more have a legend in the order in which they end.
     """
     styles, groups = styles_of(rows[by]), [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
     ticks = np.unique(rows[x])
     if len(ticks) > 8 and ticks[0] > 0:  # only powers of two
         ticks = 2.0 ** np.arange(np.ceil(np.log2(ticks[0])), np.floor(np.log2(ticks[-1])) + 1)
     figure, axes = _panels(len(groups))
-    for axis, (name, group) in zip(axes.flat, groups):
-        for strategy, line in group.sort_values(x, kind="stable").groupby(by, sort=False):
-            marked = np.isin(line[x], ticks if "x" in log else line[x][:: max(1, len(line) // 8)])
-            axis.plot(line[x], line[y], **styles[strategy].line, label=shown(strategy), markeredgecolor="white",
-                      markevery=list(np.flatnonzero(marked)), markeredgewidth=0.6)
+    for axis, (title, group) in zip(axes.flat, groups):
+        for name, line in group.sort_values(x, kind="stable").groupby(by, sort=False):
+            style, marked = styles[name], np.isin(line[x], ticks if "x" in log else line[x][:: max(1, len(line) // 8)])
+            axis.plot(line[x], line[y], color=style.colour, marker=style.marker, linestyle=style.dash,
+                      label=shown(name), markevery=list(np.flatnonzero(marked)), markeredgecolor="white",
+                      markeredgewidth=0.6)
             if band:
-                axis.fill_between(line[x], line["low"], line["high"], color=styles[strategy].colour, alpha=0.15,
-                                  linewidth=0)
+                axis.fill_between(line[x], line["low"], line["high"], color=style.colour, alpha=0.15, linewidth=0)
         if bound is not None:
             axis.axhline(bound, **REFERENCE)
         if "x" in log:
@@ -49,18 +46,18 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
         if "y" in log:
             axis.set_yscale("log")
             _plain_ticks(axis.yaxis, LogLocator(subs=(1, 2, 5)))
-        axis.set(title=shown(name), xlabel=labels[0])
+        axis.set(title=shown(title), xlabel=labels[0])
         axis.tick_params(labelbottom=True)
     for axis in axes[:, 0]:
         axis.set_ylabel(labels[1])
-    if rows[by].nunique() > MOST_LABELS:
+    if len(styles) > MOST_LABELS:
         handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
         ends = rows[rows[x] == rows.groupby(by)[x].transform("max")].groupby(by)[y].mean()
-        names = [shown(name) for name in ends.sort_values(ascending=False).index]
+        names = list(map(shown, ends.sort_values(ascending=False).index))
         figure.legend([handles[name] for name in names], names, loc="outside right upper")
-    elif rows[by].nunique() > 1:
+    elif len(styles) > 1:
         for row in axes:
-            name_ends([axis for axis in row if axis.get_visible()][-1])
+            _name_ends([axis for axis in row if axis.get_visible()][-1])
     return figure
 
 
@@ -83,29 +80,22 @@ def _plain_ticks(axis: Axis, locator: Locator) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def name_ends(axis: Axes) -> None:
+def _name_ends(axis: Axes) -> None:
     """Writes each line's label right of the panel, at the height of its end; labels do not overlap."""
-    named = [line for line in axis.get_lines() if not line.get_label().startswith("_") and len(line.get_xdata())]
-    if not named:
-        return
-    inside = axis.get_xlim()[0]  # of the axis, which may be logarithmic
-    heights = axis.transAxes.inverted().transform(axis.transData.transform(
-        [(inside, line.get_ydata()[-1]) for line in named]))[:, 1]
-    text_lines = np.array([line.get_label().count("\n") + 1 for line in named])
+    named = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
+    ends = axis.transData.transform([(axis.get_xlim()[0], line.get_ydata()[-1]) for line in named])
     gap = LABEL_POINTS / (72 * axis.get_position().height * axis.figure.get_figheight())
-    for line, height in zip(named, _apart(heights, gap * text_lines)):
+    for line, height in zip(named, _apart(axis.transAxes.inverted().transform(ends)[:, 1], gap)):
         axis.annotate(line.get_label(), (1, height), (6, 0), xycoords="axes fraction", textcoords="offset points",
                       va="center", fontsize=9, color=line.get_color(), annotation_clip=False)
 
 
-def _apart(heights: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The heights, moved as little as needed so that labels of these sizes around them do not overlap; in the same
-    order. Less the room that the labels below them take, heights that do not overlap do not fall.
-    """
+def _apart(heights: np.ndarray, gap: float) -> np.ndarray:
+    """The heights, moved as little as needed so that they keep their order and neighbours are `gap` apart."""
     order = np.argsort(heights, kind="stable")
-    room = np.cumsum(sizes[order]) - sizes[order] / 2  # of the labels below, and of half the label itself
+    below = gap * np.arange(len(heights))  # what the labels below take
     moved = np.empty(len(heights))
-    moved[order] = isotonic_regression(heights[order] - room).x + room
+    moved[order] = isotonic_regression(heights[order] - below).x + below
     return moved
 
 
@@ -128,11 +118,9 @@ def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: st
 
 def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, order: Sequence[str] = (),
            line: float | None = None) -> Figure:
-    """Estimates with their intervals side by side: a row for each value of column `label`, on it a point for each value
-    of `by`.
+    """Estimates (value, low, high) side by side: a row for each value of `label`, on it a point for each of `by`.
 
-    rows: with the columns value, low and high. line: where a vertical line is drawn to compare with. order: the values
-    of `by` in the order that gives them colours.
+    order: the values of `by` in the order that gives them colours. line: where a vertical line is drawn.
     """
     labels, names = list(dict.fromkeys(rows[label])), list(order) or list(dict.fromkeys(rows[by]))
     size = 5.3 + 0.06 * max(map(len, labels), default=0), 1.4 + (0.2 + 0.08 * len(names)) * len(labels)

@@ -1,8 +1,8 @@
 """Work spread over processes and machines, on Dask (`distributed`, optional): a function of pieces, in their order.
 
 Results do not depend on the worker that computes a piece: each piece draws from a generator of its own (`seeded`), and
-workers with other code, models, versions or another kind of processor are refused. Timed work is never spread. A worker
-that dies costs the pieces that it held, which others then do. Dask sends pickled objects: the cluster must be trusted.
+workers with other code, models, versions or another kind of processor are refused. Timed work is never spread. The
+pieces of a worker that dies are done by others. Dask sends pickled objects: the cluster must be trusted.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from importlib.util import find_spec
 
 import torch
 
@@ -29,18 +30,11 @@ def seeded(*words: object) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def active() -> bool:
-    """Whether this run has workers."""
-    return bool(os.environ.get(ADDRESS))
-
-
 def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
-    """function(piece, *shared) for each piece, in their order: one after another here, or on the run's workers.
-
-    function: of a module of lib; workers get copies of its arguments. An error of a piece is raised here. ClusterError
-    where workers may not do the work, or died of it.
+    """function(piece, *shared) for each piece, in their order: one after another here, or on the run's workers, which
+    get copies of the arguments. An error of a piece is raised here; ClusterError where workers died of it.
     """
-    if not active():
+    if ADDRESS not in os.environ:
         yield from (function(piece, *shared) for piece in pieces)
         return
     from distributed import KilledWorker
@@ -57,7 +51,7 @@ def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
 
 
 def _work(piece, function: Callable, shared: tuple, expected: Mapping[str, str], threads: int):
-    """A piece on a worker, which computes with as many threads as the driver, since sums may depend on their number."""
+    """A piece on a worker, with as many threads as the driver has, since sums may depend on their number."""
     check("a worker that joined", identity(), expected)
     torch.set_num_threads(threads)
     return function(piece, *shared)
@@ -77,19 +71,18 @@ def check(worker: str, actual: Mapping[str, str], expected: Mapping[str, str]) -
         raise ClusterError(f"{worker} has other {', '.join(differing)}; bring it to this commit, models and packages")
 
 
-@cache
-def _client(address: str):
-    """This process's connection to a cluster. ClusterError where there is none, or distributed is not installed."""
-    try:
-        from distributed import Client
+def _connect(address: str):
+    """A client of a cluster. ClusterError where there is none."""
+    from distributed import Client
 
+    try:
         return Client(address, timeout=SECONDS, set_as_default=False)
-    except ImportError:
-        raise ClusterError("the package distributed, which spreads work, is not installed; install the one that "
-                           "requirements.txt names after `cluster:`") from None
     except (OSError, ValueError) as error:
         raise ClusterError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
                            "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
+
+
+_client = cache(_connect)  # this process's own
 
 
 @contextmanager
@@ -108,23 +101,20 @@ def workers(count: int, say: Callable[[str], None]) -> Iterator[str]:
 
 @contextmanager
 def used(address: str | None, count: int | None = None, say: Callable[[str], None] = print) -> Iterator[None]:
-    """The run's work is spread over a cluster, or over so many processes on this machine, within the context, in
-    processes that are started in it too. ClusterError before anything runs, where the cluster is not allowed.
+    """Within the context, work is spread over a cluster, or over so many processes on this machine, also by processes
+    that are started in it. ClusterError before anything runs, where the cluster is not allowed.
     """
+    if find_spec("distributed") is None:
+        raise ClusterError("the package distributed, which spreads work, is not installed; install the one that "
+                           "requirements.txt names after `cluster:`")
     with ExitStack() as stack:
         address = address or stack.enter_context(workers(count, say))
-        client = _client(address)
-        try:
+        with _connect(address) as client:
             for worker, actual in client.run(identity).items():
                 check(f"worker {worker}", actual, identity())
-            if set(client.nthreads().values()) != {1}:
+            if {*client.nthreads().values()} != {1}:
                 raise ClusterError(f"the cluster at {address} must have workers of one thread each: dask worker "
                                    f"{address} --nthreads 1")
-        finally:
-            client.close()
-            _client.cache_clear()
         os.environ[ADDRESS] = address
-        try:
-            yield
-        finally:
-            del os.environ[ADDRESS]
+        stack.callback(os.environ.pop, ADDRESS)
+        yield

@@ -10,8 +10,6 @@ from pathlib import Path
 import psutil
 import torch
 
-BFLOAT16_UNITS = {"avx512_bf16", "amx_bf16", "bf16"}  # the last is ARM's
-
 
 @cache
 def info() -> dict[str, str]:
@@ -23,17 +21,14 @@ def info() -> dict[str, str]:
 
 @cache
 def flags() -> frozenset[str]:
-    """Its instruction sets by Linux's names, such as avx512_bf16; empty where they are unknown.
-
-    macOS does not list them; all its ARM processors have NEON.
-    """
+    """Its instruction sets by Linux's names, such as avx512_bf16; empty where they are unknown, NEON alone on macOS."""
     listed = info().get("flags") or info().get("Features") or ("asimd" if platform.machine() == "arm64" else "")
     return frozenset(listed.split())
 
 
 def has_bfloat16_units() -> bool:
     """Whether it multiplies bfloat16 in hardware; without, PyTorch's products are hundreds of times slower."""
-    return bool(BFLOAT16_UNITS & flags())
+    return not flags().isdisjoint({"avx512_bf16", "amx_bf16", "bf16"})  # the last is ARM's
 
 
 def has_matrix_units() -> bool:
@@ -68,9 +63,8 @@ def free_memory(device: str | torch.device = "cpu") -> int:
 
 class one_thread(ContextDecorator):
     """PyTorch's own operators run in the calling thread: for short work between forward passes, whose helping threads
-    would spin on after it and take the cores from the next pass.
-
-    Where several Python threads are inside, all leave with the number of threads that the first one found.
+    would spin on after it and take the cores from the next pass. Where several Python threads are inside, all leave
+    with the number of threads that the first one found.
     """
 
     lock, inside, threads = threading.Lock(), 0, 1
@@ -89,9 +83,7 @@ class one_thread(ContextDecorator):
 
 
 def machine(device: str | torch.device = "cpu") -> dict[str, object]:
-    """What a timing depends on: processor, cores, threads, memory, versions, dtypes. Names no host, user or path."""
-    import transformers
-
+    """What a timing depends on: processor, cores, threads, memory, system. Names no host, user or path."""
     facts = {
         "device": torch.device(device).type,
         "processor": info().get("model name") or platform.processor() or platform.machine(),
@@ -100,21 +92,16 @@ def machine(device: str | torch.device = "cpu") -> dict[str, object]:
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "vector_units": torch.backends.cpu.get_cpu_capability(),
         "matrix_units": "AMX" if has_matrix_units() else "none",
-        "bfloat16_units": has_bfloat16_units(),
         "system": platform.system(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
     }
     if torch.device(device).type == "cuda":
         gpu = torch.cuda.get_device_properties(device)
-        facts |= {"gpu": gpu.name, "gpu_memory_gb": round(gpu.total_memory / 1e9, 1), "cuda": torch.version.cuda,
-                  "gpu_processors": gpu.multi_processor_count}
+        facts |= {"gpu": gpu.name, "gpu_memory_gb": round(gpu.total_memory / 1e9, 1), "cuda": torch.version.cuda}
     return facts
 
 
 def title(facts: dict[str, object]) -> str:
     """The name of a machine in a sentence: its GPU, or its processor and units; facts: those of `machine`."""
-    matrix = facts.get("matrix_units", "none")
-    return str(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}"
-               + (f" and {matrix}" if matrix != "none" else ""))
+    matrix_units = "" if facts["matrix_units"] == "none" else f" and {facts['matrix_units']}"
+    return str(facts.get("gpu") or f"{facts['processor']}, {facts['vector_units']}{matrix_units}")

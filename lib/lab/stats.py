@@ -1,20 +1,20 @@
 """Estimates with 95 % intervals from resampling units: prompts, since rounds of one prompt are correlated.
 
 Acceptance is a ratio of sums over units, sum_p w_p x_p / sum_p w_p y_p, where w_p is how often the bootstrap drew unit
-p (Efron 1979): accepted over rounds, accepted over drafted, x over 1 for a mean. Its interval holds percentiles,
-"expanded" for few units (Hesterberg 2015, section 5.3). Speed is a geometric mean over units, with an interval by
-bootstrap t on logs; a part of the units is measured and all are predicted, see `two_phase`.
+p (Efron 1979). Its interval holds percentiles, "expanded" for few units (Hesterberg 2015, section 5.3). Speed is a
+geometric mean over units, with an interval by bootstrap t on logs.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr, stdtrit
 
-from lib.lab.units import unit
-
+TURN = " turn "  # in a prompt's name, between those of its conversation and its turn: the turns are one unit
 RESAMPLES = 2000
 LEVEL = 0.95
 FEWEST = 8  # units: fewer have no interval
@@ -23,10 +23,9 @@ MANY = 13  # raced units: the interval of fewer is called approximate
 COVERAGE = 93  # at least, in per cent, of such intervals in simulation: see lib/tests/lab/test_stats.py
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its interval, NaN where there is none, and the number of units; raced: how many of them were timed,
-    in an estimate that rests on timing.
+class Estimate(NamedTuple):
+    """A value with its interval, NaN where there is none, and the number of units; raced: how many of these were timed,
+    of a speed.
     """
 
     value: float = float("nan")
@@ -36,7 +35,9 @@ class Estimate:
     raced: int | None = None
 
 
-# ----------------------------------------------------------------------------------------------------------- acceptance
+def unit(prompt: str) -> str:
+    """The unit of a prompt by its name: the conversation of a turn ("NAME turn 2"), else the prompt."""
+    return re.sub(rf"{TURN}\d+$", "", prompt)
 
 
 def ratio(numerator, denominator, generator: np.random.Generator) -> Estimate:
@@ -51,8 +52,7 @@ def summarise(rows: pd.DataFrame, by: Sequence[str], numerator: str, denominator
 
     Returns `by`, value, low, high, n, in order of first appearance.
     """
-    sums = _sums(rows, by, prompt, top=numerator, bottom=denominator)
-    return _by_setting(sums, by, ["top", "bottom"], _quotient, generator)
+    return _by_setting(_sums(rows, by, prompt, numerator, denominator), by, _quotient, generator)
 
 
 def compare(rows: pd.DataFrame, by: Sequence[str], between: str, base: object, numerator: str, denominator: str,
@@ -60,35 +60,32 @@ def compare(rows: pd.DataFrame, by: Sequence[str], between: str, base: object, n
     """The paired difference of each value of the column `between` from its value `base`, with equal `by`, on common
     units; with `relative` their quotient (1.1 is 10 % more).
 
-    Returns `by`, `between`, value, low, high, n; settings without a base are left out. ValueError if no row has the
-    base.
+    Returns `by`, `between`, value, low, high, n; settings without a base are left out. ValueError if all are.
     """
     if base not in set(rows[between]):
         raise ValueError(f"no row has {between} = {base!r} to compare with; there are {list(rows[between].unique())}")
-    is_base, combine = rows[between] == base, _quotient if relative else np.subtract
-    base_sums = _sums(rows[is_base], by, prompt, base_top=numerator, base_bottom=denominator)
-    sums = _sums(rows[~is_base], [*by, between], prompt, top=numerator, bottom=denominator).merge(base_sums)
-    return _by_setting(
-        sums, [*by, between], ["top", "bottom", "base_top", "base_bottom"],
-        lambda top, bottom, *base_sums: combine(_quotient(top, bottom), _quotient(*base_sums)), generator)
+
+    def combine(top, bottom, base_top, base_bottom):
+        return (_quotient if relative else np.subtract)(_quotient(top, bottom), _quotient(base_top, base_bottom))
+
+    is_base, by_and_between = rows[between] == base, [*by, between]
+    sums = _sums(rows[~is_base], by_and_between, prompt, numerator, denominator)
+    sums = sums.merge(_sums(rows[is_base], by, prompt, numerator, denominator), on=[*by, "unit"])
+    return _by_setting(sums, by_and_between, combine, generator)
 
 
-def _sums(rows: pd.DataFrame, by: Sequence[str], prompt: str, **columns: str) -> pd.DataFrame:
-    """The named columns, summed by setting and unit, under their new names."""
-    values = {new: rows[old] for new, old in columns.items()}
-    renamed = rows[[*by]].assign(unit=rows[prompt].astype(str).map(unit), **values)
-    return renamed.groupby([*by, "unit"], sort=False, observed=True).sum().reset_index()
+def _sums(rows: pd.DataFrame, by: Sequence[str], prompt: str, *columns: str) -> pd.DataFrame:
+    """The columns, summed by setting and unit."""
+    units = rows[prompt].astype(str).map(unit).rename("unit")
+    return rows.groupby([*by, units], sort=False, observed=True)[[*columns]].sum().reset_index()
 
 
-def _by_setting(sums: pd.DataFrame, by: Sequence[str], columns: Sequence[str], combine: Callable,
-                generator: np.random.Generator) -> pd.DataFrame:
-    """An estimate for each setting; one draw of the weights serves all settings with as many units."""
-    weights, rows = {}, []
+def _by_setting(sums: pd.DataFrame, by: Sequence[str], combine: Callable, generator) -> pd.DataFrame:
+    """An estimate for each setting from its units' sums; settings with as many units share the weights."""
+    weights, rows = cache(partial(_weights, generator=generator)), []
     for setting, part in sums.groupby([*by], sort=False, observed=True):
-        if len(part) not in weights:
-            weights[len(part)] = _weights(len(part), generator)
-        estimate = _estimate(part[columns].to_numpy(float).T, combine, weights[len(part)])
-        rows.append([*setting, *(getattr(estimate, field) for field in FIELDS)])
+        estimate = _estimate(part.drop(columns=[*by, "unit"]).to_numpy(float).T, combine, weights(len(part)))
+        rows.append([*setting, *estimate[: len(FIELDS)]])
     return pd.DataFrame(rows, columns=[*by, *FIELDS])
 
 
@@ -101,11 +98,10 @@ def _estimate(sums: np.ndarray, combine: Callable, weights: np.ndarray) -> Estim
     """`combine` of the sums over units, float[C, n], with percentiles over the draws in which it is a number."""
     count = sums.shape[1]
     value, drawn = float(combine(*sums.sum(1))), combine(*(sums @ weights))
-    drawn = drawn[~np.isnan(drawn)]
-    if count < FEWEST or not len(drawn):
+    if count < FEWEST or np.isnan(drawn).all():
         return Estimate(value, n=count)
     tail = _tail(count)
-    return Estimate(value, *np.quantile(drawn, [tail, 1 - tail]).tolist(), count)
+    return Estimate(value, *np.nanquantile(drawn, [tail, 1 - tail]).tolist(), count)
 
 
 def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
@@ -120,16 +116,12 @@ def _tail(count: int) -> float:
     return float(ndtr(-stdtrit(count - 1, (1 + LEVEL) / 2) * (count / (count - 1)) ** 0.5))
 
 
-# --------------------------------------------------------------------------------------------------------------- speeds
-
-
 def two_phase(measured: np.ndarray, predicted: np.ndarray, others: np.ndarray,
               generator: np.random.Generator) -> Estimate:
     """A geometric mean over units of which a random part was measured: in logs the mean of the predictions of all units,
     and the mean of (measured - predicted) over the measured ones (Cochran 1977, section 7.4, with slope 1).
 
-    measured, predicted: float[n], logs of the measured units; zeros as predictions leave these out. others: float[m],
-    predicted logs of the other units.
+    measured, predicted: float[n], logs of the measured units. others: float[m], predicted logs of the other units.
     """
     share = len(others) / (len(measured) + len(others))
     return of_logs([measured - share * predicted] + ([share * others] if share else []), generator)
@@ -152,9 +144,6 @@ def of_logs(parts: Sequence[np.ndarray], generator: np.random.Generator) -> Esti
 def _standard_error(parts: Sequence[np.ndarray]) -> np.ndarray:
     """Of the sum of the means of independent samples [..., n_i]."""
     return np.sqrt(sum(part.var(-1, ddof=1) / part.shape[-1] for part in parts))
-
-
-# ---------------------------------------------------------------------------------------------------------------- words
 
 
 def format_estimates(estimates: pd.DataFrame, decimals: int = 2) -> list[str]:

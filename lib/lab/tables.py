@@ -1,20 +1,17 @@
 """The tables of a run: what their columns mean, and their rows, each with the fingerprint of what made it.
 
 `data/columns.csv` declares every table: a row without a column says what a row of the table is, the others its columns
-in the order of the file, with kind, unit and meaning, and the place of those that together name a row (`key`). The
-table "rounds" of notebook 02 is "02_rounds", in the file `RUN/tables/02_rounds.csv`, or `.csv.xz` where it is
-compressed. Rows are added at its end: a writer that is stopped leaves all rows that it added, and at most a cut line,
-which nobody reads.
+in the order of the file, with kind, unit and meaning, and the position of those that together name a row (`key`). The
+table "rounds" of notebook 02 is "02_rounds", in the file `RUN/tables/02_rounds.csv`, or compressed in `.csv.xz`. A
+writer that is stopped leaves all rows that it added, and at most a cut line, which is not read.
 """
 
-import csv
 import io
 import lzma
 import re
 from collections.abc import Container, Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import isnan
 from numbers import Integral, Real
 from pathlib import Path
 
@@ -32,8 +29,8 @@ KINDS = {"text": ("str", str, str), "integer": ("int64", Integral, int), "real":
 
 @dataclass(frozen=True)
 class Schema:
-    """One table. key: the columns that name a row; kinds: of the columns, in the order of the file: "text" without line
-    breaks, "integer", "real" (NaN: missing) or "flag".
+    """One table. key: the columns that name a row; kinds: of the columns in their order, see `KINDS`. A text has no
+    line breaks, and a NaN is a missing value.
     """
 
     name: str
@@ -42,7 +39,7 @@ class Schema:
 
     @property
     def dtypes(self) -> dict[str, str]:
-        """By column of the file the dtype that pandas gives it; the fingerprint is the last."""
+        """pandas' dtype of each column of the file, of which the fingerprint is the last."""
         return {name: KINDS[kind][0] for name, kind in self.kinds.items()} | {FINGERPRINT: "str"}
 
     def frame(self, rows: Sequence[Sequence] = ()) -> pd.DataFrame:
@@ -66,14 +63,11 @@ def schema(name: str) -> Schema:
 
 
 class Table:
-    """One table of a run, opened for writing. A row counts as done only where its fingerprint is this table's.
-
-    Opening the table removes rows of other fingerprints: of older code, other models or other parameters.
-    """
+    """One table of a run, opened for writing, which removes rows of other fingerprints: of other code or parameters."""
 
     def __init__(self, run_dir: str | Path, name: str, fingerprint: str):
         self.schema, self.fingerprint = schema(name), fingerprint
-        self.path = Path(run_dir) / "tables" / f"{name}.csv"
+        self.path = path_of(run_dir, name)
         try:
             rows = read(run_dir, name)
         except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema, or damaged inside
@@ -81,7 +75,7 @@ class Table:
         rows = rows[rows[FINGERPRINT] == fingerprint]
         keys = rows[list(self.schema.key)].itertuples(index=False, name=None)
         self._rows = dict(zip(keys, rows.itertuples(index=False, name=None)))
-        _replace(self.path, self.schema, self._rows.values())
+        _replace(self.path, rows)
 
     def keys(self) -> KeysView[tuple]:
         """The keys of the rows that are done, in the order of the schema's `key`."""
@@ -98,7 +92,7 @@ class Table:
         no row is added.
         """
         added = _validated(self.schema, rows, self.fingerprint, self._rows)
-        atomic_file.append(self.path, _lines(added.values()))
+        atomic_file.append(self.path, _lines(self.schema.frame(list(added.values())), header=False))
         self._rows |= added
 
     def frame(self) -> pd.DataFrame:
@@ -107,10 +101,8 @@ class Table:
 
 
 def path_of(run_dir: str | Path, name: str) -> Path:
-    """The file of a run's table: NAME.csv, or NAME.csv.xz where there is that alone."""
-    plain = Path(run_dir) / "tables" / f"{name}.csv"
-    packed = plain.with_suffix(".csv.xz")
-    return packed if packed.exists() and not plain.exists() else plain
+    """The file of a run's table."""
+    return Path(run_dir) / "tables" / f"{name}.csv"
 
 
 def read(run_dir: str | Path, name: str) -> pd.DataFrame:
@@ -119,6 +111,7 @@ def read(run_dir: str | Path, name: str) -> pd.DataFrame:
     FileNotFoundError where the run lacks the table; ValueError where the file is damaged or does not fit the schema.
     """
     path, dtypes = path_of(run_dir, name), schema(name).dtypes
+    path = path if path.exists() else path.with_suffix(".csv.xz")
     if not path.exists():
         raise FileNotFoundError(f"no table {name!r} in run {run_dir} ({path}); run the notebook that makes it first")
     missing = {column: [""] for column, dtype in dtypes.items() if dtype == "float64"}
@@ -133,8 +126,8 @@ def read(run_dir: str | Path, name: str) -> pd.DataFrame:
 
 def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> None:
     """Write a whole table in the place of the old one."""
-    path = Path(run_dir) / "tables" / f"{name}.csv"
-    _replace(path, schema(name), _validated(schema(name), rows, fingerprint).values())
+    added = _validated(schema(name), rows, fingerprint)
+    _replace(path_of(run_dir, name), schema(name).frame(list(added.values())))
 
 
 def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str,
@@ -163,18 +156,14 @@ def _value(schema: Schema, name: str, value: object) -> object:
     return convert(value)
 
 
-def _replace(path: Path, schema: Schema, rows: Iterable[tuple]) -> None:
+def _replace(path: Path, rows: pd.DataFrame) -> None:
     """Writes a whole file, unless it has this content."""
-    data = _lines([tuple(schema.dtypes), *rows])
+    data = _lines(rows)
     if not path.exists() or path.read_bytes() != data:
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_file.replace(path, data)
         path.with_suffix(".csv.xz").unlink(missing_ok=True)
 
 
-def _lines(rows: Iterable[tuple]) -> bytes:
-    """Lines of CSV; NaN is an empty cell."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(
-        ["" if isinstance(value, float) and isnan(value) else value for value in row] for row in rows)
-    return text.getvalue().encode()
+def _lines(rows: pd.DataFrame, header: bool = True) -> bytes:
+    return rows.to_csv(index=False, header=header, lineterminator="\n").encode()

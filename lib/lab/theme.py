@@ -1,7 +1,5 @@
 """The look of all figures: one theme, one palette safe for colour-blind readers, one style per strategy."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Mapping
@@ -20,10 +18,9 @@ BLACK, GREY, SKY, ORANGE, GREEN, PURPLE, BLUE, VERMILLION = (
     "#000000", "#8A8A8A", "#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#0072B2", "#D55E00")
 PALE = "#D9D9D9"
 COLOURS = 48  # of a picture: more than can be told apart in any figure
-SOLID, DASHED, DOTTED, DASH_DOT = "-", (0, (5, 2)), (0, (1, 1.3)), (0, (5, 1.5, 1, 1.5))
+SOLID, DASHED, DOTTED = "-", (0, (5, 2)), (0, (1, 1.3))
 REFERENCE = {"color": "#666666", "linestyle": ":", "linewidth": 1}  # of a line to compare with
-
-# Colours of a node's role in a round; explorers, trees and running text share them.
+# Colours of a node's role in a round.
 ROLES = {"root": BLACK, "drafted": SKY, "accepted": GREEN, "rejected": PALE, "bonus": ORANGE}
 
 
@@ -33,11 +30,6 @@ class Style(NamedTuple):
     colour: str
     marker: str
     dash: str | tuple = SOLID
-
-    @property
-    def line(self) -> dict:
-        """Keywords for `Axes.plot`."""
-        return {"color": self.colour, "marker": self.marker, "linestyle": self.dash}
 
 
 # Each kind of shape has a colour; its variants differ by marker and dash.
@@ -55,7 +47,7 @@ STYLES: Mapping[str, Style] = {
     "sparse": Style(BLUE, "p"),
     "optimal": Style(VERMILLION, "X"),
     "frequent": Style(VERMILLION, "*", DASHED),
-    # Rules: lossless ones have solid or dashed lines, lossy ones dotted.
+    # Rules of verification; the lossy ones are drawn as points alone.
     "greedy": Style(GREY, "d"),
     "naive": Style(BLACK, "o"),
     "multi_step": Style(SKY, "s"),
@@ -63,15 +55,10 @@ STYLES: Mapping[str, Style] = {
     "without_replacement": Style(BLUE, "^"),
     "block": Style(GREEN, "P", DASHED),
     "traversal": Style(VERMILLION, "X"),
-    "typical": Style(ORANGE, "v", DOTTED),
-    "deterministic": Style(GREEN, "<", DOTTED),
-    "conservative": Style(PURPLE, ">", DOTTED),
-    "threshold": Style(GREY, "p", DOTTED),
-    "eagle2": Style(BLUE, "s", DASH_DOT),
-    "opttree": Style(PURPLE, "P", DASH_DOT),
-    "dyspec": Style(GREEN, "D", DASH_DOT),
-    "smart": Style(GREY, "p", DASH_DOT),
-    "ddtree": Style(BLACK, "X", DASH_DOT),
+    "typical": Style(ORANGE, "v"),
+    "deterministic": Style(GREEN, "<"),
+    "conservative": Style(PURPLE, ">"),
+    "threshold": Style(GREY, "p"),
 }
 # What figures and tables call a family whose name in code says too little.
 NAMES = {"optimal": "Sequoia (static)", "frequent": "frequent paths", "independent:4": "4 independent chains",
@@ -81,9 +68,7 @@ _OTHERS = list(map(Style, (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, 
 
 
 def styles_of(names: Iterable[str]) -> dict[str, Style]:
-    """A style for each name: its own, else that of its family ("kary:4"), else the next of the palette, by the order of
-    such names (drafters, pairs, kinds of text).
-    """
+    """A style for each name: its own, else that of its family ("kary:4"), else the next of the palette."""
     others, styles = cycle(_OTHERS), {}
     for name in dict.fromkeys(names):
         family = str(name).partition("@")[0].partition(":")[0]
@@ -97,7 +82,7 @@ def shown(name: str) -> str:
 
 
 def use_theme() -> None:
-    """Sets fonts, grid and sizes of all later figures; call it once at the top of a notebook."""
+    """Sets fonts, grid and sizes of all later figures."""
     sns.set_theme(context="notebook", style="ticks", rc={
         "figure.dpi": 88, "savefig.dpi": 130, "savefig.bbox": "tight", "font.size": 10, "axes.titlesize": 11,
         "axes.titleweight": "bold", "axes.titlelocation": "left", "axes.labelsize": 10, "axes.grid": True,
@@ -108,14 +93,12 @@ def use_theme() -> None:
         "svg.fonttype": "none"})  # text stays text: a third of the bytes, and searchable
 
 
-def save(figure: Figure, run_dir: str | Path, name: str) -> None:
-    """Writes a figure as run_dir/figures/NAME.png and .svg."""
-    folder = Path(run_dir) / "figures"
+def save(figure: Figure, folder: Path, name: str) -> None:
+    """Writes a figure as folder/NAME.png and .svg; the same figure gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     atomic_file.replace(folder / f"{name}.png", with_palette(drawn.getvalue()))
-    # Without a date the same figure gives the same file, so a committed one changes only with its content.
     drawing = io.StringIO()
     figure.savefig(drawing, format="svg", metadata={"Date": None})
     rounded = re.sub(r"(\d\.\d\d)\d+", r"\1", drawing.getvalue())  # down to a hundredth of a point

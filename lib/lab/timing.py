@@ -1,10 +1,7 @@
-"""A fair clock: it times alternatives in shuffled rounds, synchronised, within a limit of time; and the time of models'
-forward passes, as code counts it while it runs.
-"""
+"""A fair clock: it times alternatives in shuffled rounds, synchronised, within a limit of time."""
 
 import time
 from collections.abc import Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,30 +45,30 @@ def device_seconds(call: Call, device: str | torch.device) -> float:
 def interleaved(alternatives: dict[str, Call], *, repeats: int, seconds: float, generator: torch.Generator,
                 device: str | torch.device = "cpu",
                 before: Callable[[str], object] = lambda name: None) -> dict[str, Timing]:
-    """Times alternatives against each other in rounds of shuffled order: drift of the machine affects all alike.
+    """Times alternatives in rounds of shuffled order, so that drift of the machine affects all alike.
 
-    Each alternative is first called once, in the order given, until these calls have taken `seconds`. Then all share
-    `seconds` again. Where LEAST_REPEATS calls of each do not fit, the slowest alternatives are skipped with the reason,
-    as are those whose first call fails. An alternative that has no time for all `repeats` takes part in evenly spread
-    rounds. `before` is called with the name before each call and is not timed: it may flush the caches, or restore what
-    a call changes.
+    Each is first called once, until these calls have taken `seconds`. Then all share `seconds` again, in evenly spread
+    rounds. Where LEAST_REPEATS calls of each do not fit, the slowest are skipped with the reason, as are those whose
+    first call fails. `before` is called with the name before each call and is not timed: it may flush the caches.
     """
     def timed(name: str) -> float:
         before(name)
         return device_seconds(alternatives[name], device)
 
-    untried = f"time: not tried, one call of each of those before it took more than {seconds:g} s"
-    once, skipped = {}, dict.fromkeys(alternatives, untried)
+    once, times = {}, {}
     for name in alternatives:
-        if sum(once.values()) <= seconds:
-            try:
-                once[name] = timed(name)
-            except Exception as error:  # compilers, libraries and devices without memory raise errors of many kinds
-                skipped[name] = failure(error)
+        if sum(once.values()) > seconds:
+            times[name] = Timing(
+                skipped=f"time: not tried, one call of each of those before it took more than {seconds:g} s")
+            continue
+        try:
+            once[name] = timed(name)
+        except Exception as error:  # compilers, libraries and devices without memory raise errors of many kinds
+            times[name] = Timing(skipped=failure(error))
     names = sorted(once, key=once.get)
     while names and LEAST_REPEATS * sum(once[name] for name in names) > seconds:
         slowest = names.pop()
-        skipped[slowest] = too_long(once[slowest], seconds)
+        times[slowest] = Timing(skipped=too_long(once[slowest], seconds))
     counts, remaining = {}, seconds
     for index, name in enumerate(names):  # cheapest first: an equal share each of the time that remains
         share = remaining / (len(names) - index)
@@ -79,22 +76,19 @@ def interleaved(alternatives: dict[str, Call], *, repeats: int, seconds: float, 
         remaining -= counts[name] * once[name]
     samples, rounds = {name: [] for name in names}, max(counts.values(), default=0)
     for index in range(rounds):
-        for name in [names[position] for position in torch.randperm(len(names), generator=generator).tolist()]:
+        for position in torch.randperm(len(names), generator=generator).tolist():
+            name = names[position]
             if (index + 1) * counts[name] // rounds > index * counts[name] // rounds:
                 samples[name].append(timed(name))
-    times = {}
-    for name in alternatives:
-        if name in samples:
-            lower, median, upper = np.quantile(samples[name], [0.25, 0.5, 0.75]).tolist()
-            times[name] = Timing(median, lower, upper, len(samples[name]))
-        else:
-            times[name] = Timing(skipped=skipped[name])
+    for name in names:
+        lower, median, upper = np.quantile(samples[name], [0.25, 0.5, 0.75]).tolist()
+        times[name] = Timing(median, lower, upper, counts[name])
     return times
 
 
 def failure(error: Exception) -> str:
     """The reason for skipping an alternative that raised this."""
-    first_line = (str(error).splitlines() or [""])[0]
+    first_line = str(error).partition("\n")[0]
     return f"failed: {type(error).__name__}: {first_line}"
 
 
@@ -123,32 +117,3 @@ def flusher(device: str | torch.device = "cpu") -> Callable[[str], object]:
     cached = (torch.device(device).type == "cpu" and processor.cache_bytes()) or 0
     data = torch.zeros(max(LEAST_FLUSHED, 2 * cached) // 4, device=device)  # writes might bypass the caches
     return lambda name: data.sum()
-
-
-class clocked:
-    """Counts the time of models' forward passes inside, in this thread; an inner clock hides an outer one.
-
-    seconds: spent in forward passes so far; on a GPU, the seconds that launching them takes. (Contexts that are classes
-    cost less per round than generators do.)
-    """
-
-    def __enter__(self) -> "clocked":
-        self.seconds, self.token = 0.0, _CLOCK.set(self)
-        return self
-
-    def __exit__(self, *failure) -> None:
-        _CLOCK.reset(self.token)
-
-
-_CLOCK: ContextVar[clocked | None] = ContextVar("clock", default=None)
-
-
-class forward:
-    """One forward pass of a model, which the active clock counts."""
-
-    def __enter__(self) -> None:
-        self.start = time.perf_counter()
-
-    def __exit__(self, *failure) -> None:
-        if (clock := _CLOCK.get()) is not None:
-            clock.seconds += time.perf_counter() - self.start

@@ -5,7 +5,6 @@ the mean of the predictions over all units, corrected by how far they were off o
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -105,5 +104,5 @@ def speed(bench: Bench, logs: Logs, way: str, batch: int, part: str, base: str =
             measured, predicted[measured.index], predicted.drop(measured.index).dropna()))
     generator = bench.generator("speed", way, base, batch, part)
     if raced.empty:
-        return replace(stats.of_logs([others.to_numpy()], generator), raced=0) if len(others) else Estimate()
+        return stats.of_logs([others.to_numpy()], generator)._replace(raced=0) if len(others) else Estimate()
     return stats.two_phase(raced.to_numpy(), raced_predicted[raced.index].to_numpy(), others.to_numpy(), generator)

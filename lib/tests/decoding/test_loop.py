@@ -186,7 +186,6 @@ def test_a_round_records_its_costs_and_its_accepted_path():
     assert (first.position, first.drafted, first.accepted, first.ranks, first.open_end) == (1, 4, 4, (0,) * 4, False)
     assert (second.position, second.accepted) == (6, 4) and first.draft_calls == 4
     assert min(first.draft_seconds, first.verify_seconds, first.commit_seconds) > 0
-    assert all(0 < record.model_seconds < record.seconds for record in done.rounds)
 
 
 def test_a_call_counts_its_tokens_and_forward_passes():

@@ -11,7 +11,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from lib.drafters import heads
 from lib.drafters.drafter import first_levels
-from lib.lab.timing import clocked
 from lib.tests import small_heads, small_models
 from lib.tests.drafters.made import a_path, draws
 from lib.tests.plain_heads import PlainHead
@@ -111,9 +110,7 @@ def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, se
         for text, draft in zip(rounds.texts, drafts, strict=True):
             assert draft.tree == tree
             assert torch.equal(draft.tokens, PLAIN[name].filled(text, tree))
-        with clocked() as clock:
-            rounds.commit(drafts)
-        assert name == "medusa" or clock.seconds > 0, "what a head makes of hidden states is time in a model"
+        rounds.commit(drafts)
 
 
 @settings(deadline=None, max_examples=6)

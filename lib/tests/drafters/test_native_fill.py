@@ -11,7 +11,6 @@ from lib.forward.packed import pack
 from lib.forward.passes import ForwardPass
 from lib.forward.reduced import first_tokens, reduced
 from lib.kernels import build
-from lib.lab.timing import clocked
 from lib.tests import live, small_heads, small_models
 from lib.tests.drafters.made import begin
 from lib.trees import Tree, named, shapes
@@ -67,9 +66,7 @@ def test_of_equals_the_first_come_first():
     with torch.no_grad():  # three kinds of tokens: equal scores 17 and 16 places apart
         model.model.lm_head.weight.copy_(model.model.lm_head.weight[torch.arange(VOCABULARY) % 3])
     begin(model)
-    with clocked() as clock:
-        _, *first = model.propose(shapes.independent(40, 1), None)[0].token_list
-    assert clock.seconds > 0
+    _, *first = model.propose(shapes.independent(40, 1), None)[0].token_list
     best = {token % 3: index for index, token in reversed(list(enumerate(first)))}  # kind -> index of its first one
     assert first == sorted(first, key=lambda token: (best[token % 3], token)) and len(best) == 3
 

@@ -3,30 +3,28 @@
 from lib.lab import provenance
 
 
-def test_all_of_lib_counts_but_tests_explorers_and_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "LIB", tmp_path)
-    marks = [provenance.code_digest()]
-    for path in ("a/code.py", "a/code.cpp", "b/table.csv", "tests/test.py", "explorers/it.py", "__pycache__/a.pyc"):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text("1")
-        marks.append(provenance.code_digest())
-    assert len(set(marks)) == 4 and len(set(marks[3:])) == 1
+def written(home, texts):
+    """Files with these texts, two of them with one name."""
+    paths = [home / name for name, _ in zip(("heads/base/eagle", "heads/small/eagle", "tests/__pycache__"), texts)]
+    for path, text in zip(paths, texts):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return paths
 
 
 def test_a_fingerprint_follows_each_of_its_parts_and_stays_when_the_project_moves(tmp_path, monkeypatch):
-    """Files of one name count apart."""
-    monkeypatch.setattr(provenance, "machine", lambda device: {"device": device})
+    monkeypatch.setattr(provenance, "machine", lambda device: device)
+    monkeypatch.setattr(provenance, "LIB", tmp_path / "lib")
+    provenance.LIB.mkdir()
 
-    def mark(home, said, **others):
-        files = {home / where: text for where, text in zip(("heads/base/eagle", "heads/small/eagle", "models"), said)}
-        for path, text in files.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        return provenance.fingerprint(files=files, **others)
+    def mark(texts="123", home="here", code="", **changes):
+        parts = dict(files=written(tmp_path / home, texts), parameters={"count": 1}) | changes
+        written(tmp_path / "lib", code)
+        return provenance.fingerprint(**parts)
 
-    first = mark(tmp_path / "here", "123")
-    assert mark(tmp_path / "here", "123") == mark(tmp_path / "there" / "deeper", "123") == first and len(first) == 12
-    others = {mark(tmp_path / "here", said) for said in ("023", "103", "120", "213")}
-    others |= {mark(tmp_path / "here", "123", **part) for part in ({"parameters": {"count": 2}}, {"device": "cuda"})}
-    assert len({first, *others}) == 7
-
+    first = mark()
+    assert first == mark(home="there/deeper") and len(first) == 12
+    others = [mark("023"), mark("103"), mark("120"), mark("213"), mark(parameters={}), mark(device="cuda"), mark(code="1"),
+              mark(code="12")]
+    assert len({first, *others}) == 9
+    assert mark(code="123") == others[-1], "tests make no rows"
