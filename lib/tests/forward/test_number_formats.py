@@ -8,12 +8,14 @@ from lib import forward
 from lib.decoding import generate
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.forward.load import formats_of
-from lib.forward.packed import PackedEmbedding, PackedLinear, int8, pack, quantize_int8, rounded
+from lib.forward.packed import PackedEmbedding, PackedLinear, int8, pack, parameters_of, quantize_int8, rounded
 from lib.kernels import build
 from lib.kernels.panels import of_16_bits
 from lib.models import PairError, checks, load
+from lib.models.packages import SMOLLM2
 from lib.tests import small_models, tiny_gguf
 from lib.tests.live import decode
+from lib.tests.real_model import needs_real_model
 
 PROMPTS = small_models.prompts(2, (3, 11, 6))
 needs_kernels = pytest.mark.skipif(build.unavailable() is not None, reason="panels need the kernels")
@@ -135,3 +137,12 @@ def test_the_number_format_follows_the_processor(monkeypatch, units, missing, fa
     assert load.load_pair("tiny", torch.float64).dtype == forward.load_pair("tiny", "float64").dtype == "float64"
     assert checks.own_dtype("cuda:0") == torch.bfloat16
     assert [activations for activations, _ in formats_of("stored|bfloat16")] == [torch.float32, torch.bfloat16]
+
+
+@needs_real_model
+@pytest.mark.parametrize("dtype", ["stored", "bfloat16"])
+def test_each_weight_of_the_real_model_is_held_once(dtype):
+    model = forward.load_pair(str(SMOLLM2.file()), dtype=dtype).target
+    tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
+    expected = SMOLLM2.file().stat().st_size if dtype == "stored" else 2 * parameters_of(model)
+    assert sum(tensors.values()) < 1.01 * expected

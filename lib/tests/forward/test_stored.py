@@ -8,12 +8,10 @@ from gguf import dequantize
 from lib.decoding import generate, in_batches
 from lib.drafters import make
 from lib.forward import load_pair
-from lib.forward.packed import PackedEmbedding, PackedLinear, parameters_of
+from lib.forward.packed import PackedEmbedding, PackedLinear
 from lib.models import gguf, load
-from lib.models.packages import SMOLLM2
 from lib.tests import tiny_gguf
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
-from lib.tests.real_model import needs_real_model
 
 BLOCKS = [KINDS.Q8_0, KINDS.Q4_0, KINDS.Q4_1, KINDS.Q5_0, KINDS.Q5_1]
 
@@ -58,13 +56,3 @@ def test_greedy_text_with_a_tree_is_that_of_the_dequantised_model(tmp_path, kind
     for prompt, tokens in zip(prompts, done.new_tokens):
         expected = whole.generate(prompt[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)
         assert expected[0, len(prompt) :].tolist() == tokens
-
-
-@needs_real_model
-@pytest.mark.parametrize("dtype", ["stored", "bfloat16"])
-def test_each_weight_of_the_real_model_is_held_once(monkeypatch, dtype):
-    monkeypatch.undo()
-    model = load_pair(str(SMOLLM2.file()), dtype=dtype).target
-    tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
-    expected = SMOLLM2.file().stat().st_size if dtype == "stored" else 2 * parameters_of(model)
-    assert sum(tensors.values()) < 1.01 * expected

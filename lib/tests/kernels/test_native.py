@@ -33,7 +33,7 @@ def problem(rows, out, inputs, biased, dtype, seed):
 
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
 @pytest.mark.parametrize("form", ["as they are", "16 bits", "int8"])
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(rows=st.integers(1, 23) | st.integers(24, 70), out=st.integers(1, 70) | st.integers(71, 200),
        inputs=st.integers(1, 130), biased=st.booleans(), seed=st.integers(0, 999))
 def test_a_product_is_that_of_float64_and_a_row_gets_its_bits(form, dtype, rows, out, inputs, biased, seed):
