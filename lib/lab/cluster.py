@@ -13,6 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 
 import torch
+from click import UsageError
 
 from lib.lab import processor, provenance
 
@@ -20,7 +21,7 @@ ADDRESS = "DRAFT_TREES_CLUSTER"  # in the environment: the scheduler's, while a 
 SECONDS = 30  # to find a scheduler
 
 
-class ClusterError(Exception):
+class ClusterError(UsageError):
     """The cluster cannot do the work; says which worker, the reason and the remedy."""
 
 

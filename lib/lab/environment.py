@@ -4,22 +4,16 @@ run_notebooks.sh runs this file before anything is installed, as `python -I lib/
 it imports the standard library alone.
 """
 
+import re
 import sys
 from importlib import metadata
-
-OLDEST = (3, 11)
-
-
-def required(text: str) -> list[tuple[str, str]]:
-    """(name, version) of each line `name==version  # reason`."""
-    lines = [line.split("#")[0].strip() for line in text.splitlines()]
-    return [(name.strip(), version.strip()) for name, _, version in (line.partition("==") for line in lines if line)]
+from pathlib import Path
 
 
-def optional(text: str, mark: str) -> list[tuple[str, str]]:
-    """(name, version) of each line `# MARK: name==version`, packages that block nothing where they are missing."""
-    lines = [line.removeprefix(f"# {mark}:") for line in text.splitlines() if line.startswith(f"# {mark}:")]
-    return required("\n".join(lines))
+def required(text: str, mark: str = "") -> list[tuple[str, str]]:
+    """(name, version) of each line `name==version  # reason`, or of each optional package, `# MARK: name==version`."""
+    prefix = f"# {mark}: " if mark else ""
+    return re.findall(rf"^{prefix}([\w-]+)==(\S+)", text, re.MULTILINE)
 
 
 def lacks(requirements: list[tuple[str, str]]) -> list[str]:
@@ -38,20 +32,15 @@ def installed(name: str) -> str | None:
 
 
 def main() -> None:
-    """Exit with 0 if nothing is missing, else with 1 after printing what is missing.
-
-    With more arguments, marks of optional packages, print those that are missing as name==version, and nothing else.
+    """Exits with 1 and names what is missing; with further arguments, marks of optional packages, prints those that are
+    missing as name==version.
     """
-    if sys.version_info < OLDEST:
-        sys.exit(f"Python is {sys.version.split()[0]}, older than {'.'.join(map(str, OLDEST))}")
-    with open(sys.argv[1], encoding="utf-8") as file:
-        text = file.read()
+    text = Path(sys.argv[1]).read_text(encoding="utf-8")
     if sys.argv[2:]:
-        packages = [package for mark in sys.argv[2:] for package in optional(text, mark)]
+        packages = [package for mark in sys.argv[2:] for package in required(text, mark)]
         print(*("==".join(package) for package in packages if lacks([package])), end="")
     elif missing := lacks(required(text)):
-        print("; ".join(missing))
-        sys.exit(1)
+        sys.exit("; ".join(missing))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ import hashlib
 import logging
 import os
 import re
+import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from textwrap import indent
 
 import nbformat
 import psutil
@@ -24,24 +24,22 @@ PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "pag
 PLAIN_CODE = re.compile(r'<span class="(?:n|p|o|w|ow|nf|nn|nc|bp|kc|kd|mi|mf|si|se)">([^<]*)</span>')  # has no style
 
 
-class StageFailed(Exception):
+class StageFailed(RuntimeError):
     """A notebook stopped with an error; what was measured before it is kept."""
 
 
-def run(notebook: Path, final: Path, values: Mapping[str, object], show_progress: bool = False) -> None:
-    """Runs a notebook in its folder; its executed copy `final` is written when it has finished.
-
-    StageFailed with the cell's error. Any other exception (Ctrl-C) ends the kernel and is raised again.
+def run(notebook: Path, final: Path, values: Mapping[str, object]) -> None:
+    """Runs a notebook in its folder; its executed copy `final` is written when it has finished. StageFailed with the
+    cell's error. Any other exception (Ctrl-C) ends the kernel and is raised again.
     """
-    unfinished, failed = final.with_name(f".{final.stem}.partial.ipynb"), final.with_name(f"{final.stem}.failed.ipynb")
+    unfinished = final.with_name(f"unfinished_{final.name}")
     final.parent.mkdir(parents=True, exist_ok=True)
     final.unlink(missing_ok=True)
-    failed.unlink(missing_ok=True)
     others = set(psutil.Process().children(recursive=True))  # workers, which end by themselves
     with ThreadPoolExecutor(1) as pool:  # outside the main thread, where nbclient would take over Ctrl-C
-        work = pool.submit(_papermill, notebook, unfinished, values, show_progress)
+        work = pool.submit(_papermill, notebook, unfinished, values)
         try:
-            reason = work.result()
+            work.result()
         except BaseException:
             while not work.done():
                 for child in set(psutil.Process().children(recursive=True)) - others:
@@ -49,27 +47,12 @@ def run(notebook: Path, final: Path, values: Mapping[str, object], show_progress
                         child.kill()
                 wait([work], timeout=0.5)
             raise
-    if reason and unfinished.exists():
-        os.replace(unfinished, failed)
-        reason += f"\n  the notebook up to there: {os.path.relpath(failed, notebook.parents[1])}"
-    if reason:
-        raise StageFailed(f"{notebook.stem} stopped {reason}")
     write_clean(nbformat.read(unfinished, as_version=4), final)
     unfinished.unlink()
 
 
-class _Indented:
-    """Prints what a notebook prints as it comes, below its own line and also where the output is a file."""
-
-    def write(self, text: str) -> None:
-        print(indent(text, "  "), end="", flush=True)
-
-    def flush(self) -> None:
-        """Nothing is left."""
-
-
-def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object], show_progress: bool) -> str:
-    """Where and with which error the notebook stopped; empty where it did not."""
+def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object]) -> None:
+    """Executes a notebook. StageFailed says where and with which error it stopped."""
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError, strip_color
@@ -78,22 +61,20 @@ def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object], s
     try:
         papermill.execute_notebook(
             notebook, unfinished, parameters=dict(values), cwd=notebook.parent, kernel_name="python3",
-            progress_bar={"desc": notebook.stem, "leave": False} if show_progress else False,
+            progress_bar={"desc": notebook.stem, "leave": False, "disable": None},  # only on a terminal
             # At its end jupyter_client interrupts the kernel, which would log that as an error.
-            extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"], stdout_file=_Indented(),
+            extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"], stdout_file=sys.stdout,
             request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
-        return ""
     except PapermillExecutionError as error:
         # The cell's own line is the first that is marked in the last of the chained tracebacks.
         last = re.split(r"^(?:The above|During handling).*exception.*:$", strip_color("\n".join(error.traceback)),
                         flags=re.MULTILINE)[-1]
         line = next((f"\n  at {text.strip()}" for text in last.splitlines() if "-> " in text), "")
-        return f"in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}{line}"
+        raise StageFailed(f"{notebook.stem} stopped in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}"
+                          f"{line}\n  the notebook up to there: {unfinished}") from None
     except DeadKernelError:
-        return ("because its process ended, as it does when memory runs out; close other programs, or lower the "
-                "notebook's parameters with --set")
-    except (OSError, RuntimeError) as error:
-        return f"because it could not be run: {error}"
+        raise StageFailed(f"{notebook.stem} stopped because its process ended, as it does when memory runs out; close "
+                          "other programs, or lower the notebook's parameters with --set") from None
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
@@ -127,8 +108,7 @@ def pages(executed: Path, target: Path) -> None:
     """
     from nbconvert import HTMLExporter
 
-    read = {path.stem: nbformat.read(path, as_version=4) for path in sorted(executed.glob("[0-9]*.ipynb"))
-            if ".failed" not in path.name}
+    read = {path.stem: nbformat.read(path, as_version=4) for path in sorted(executed.glob("[0-9]*.ipynb"))}
     titles = {name: notebook.metadata.get("title") or notebook.cells[0].source.partition("\n")[0].lstrip("# ")
               for name, notebook in read.items()}
     exporter = HTMLExporter(template_name="classic", template_file=str(PAGE), exclude_input_prompt=True,

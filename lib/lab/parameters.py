@@ -5,26 +5,22 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-import yaml
+from click import UsageError
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
 
 Value = bool | int | float | str | list
 
 
 def split(value: object) -> object:
-    """The members of a list that is written as on a command line: [1, 2] or 1,2, or with semicolons where members hold
-    commas ("kary:2;expansion:2,2,1"); other values as they are.
+    """The members of a list that is written as on a command line: 1,2, or with semicolons where members hold commas
+    ("kary:2;expansion:2,2,1"); other values as they are.
     """
     if not isinstance(value, str):
         return value
-    if value.startswith("["):
-        with suppress(yaml.YAMLError):
-            return yaml.safe_load(value)
     return [part for part in map(str.strip, value.split(";" if ";" in value else ",")) if part]
 
 
@@ -49,12 +45,11 @@ class Parameters(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Self:
-        """Those of a mapping such as a notebook's globals. ValueError with a line for each parameter that is wrong."""
+        """Those of a mapping such as a notebook's globals. ValueError with a line for each fault."""
         try:
-            return cls.model_validate({name: values[name] for name in cls.model_fields if name in values})
+            return cls.model_validate(dict(values))
         except ValidationError as error:
-            faults = {fault["loc"][:1]: sentence(fault) for fault in reversed(error.errors())}
-            raise ValueError("\n".join(reversed(faults.values()))) from None
+            raise ValueError("\n".join(map(sentence, error.errors()))) from None
 
 
 def sentence(fault: Mapping) -> str:
@@ -68,7 +63,7 @@ def sentence(fault: Mapping) -> str:
 
 
 def defaults_of(notebook: Path) -> dict[str, Value]:
-    """By name the defaults of a notebook. ValueError for one that is no constant and no list of constants."""
+    """By name the defaults of a notebook. UsageError for one that is no constant and no list of constants."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     defaults = {}
@@ -77,7 +72,7 @@ def defaults_of(notebook: Path) -> dict[str, Value]:
             (target,) = statement.targets
             defaults[target.id] = ast.literal_eval(statement.value)
         except (AttributeError, ValueError):
-            raise ValueError(f"{notebook.name}: its parameters cell must hold constants and flat lists alone, not "
+            raise UsageError(f"{notebook.name}: its parameters cell must hold constants and flat lists alone, not "
                              f"'{ast.unparse(statement)}'") from None
     return defaults
 
@@ -92,7 +87,5 @@ def class_of(defaults: Mapping[str, Value]) -> type[Parameters]:
 def nearest(name: str, names: Iterable[str]) -> str:
     """A hint for an unknown name: the names most like it, or all names if none is."""
     names = sorted(names)
-    close = get_close_matches(name, names, n=3, cutoff=0.5) or [other for other in names if name and name in other]
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return f"there are {', '.join(names)}" if names else "there are none"
+    close = get_close_matches(name, names, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"

@@ -5,24 +5,18 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 import yaml
+from click import UsageError
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lib.lab.parameters import Parameters, Value, class_of, defaults_of, nearest, sentence
 
 REPORT = "06_report"  # the notebook that becomes report.html
 RUN_DIR = "run_dir"  # the parameter that the runner sets: the folder for tables and figures
-DEFAULT_PROFILE = "cpu"
-FILE_ENDINGS = (".jsonl", ".json", ".txt", ".log", ".yaml", ".csv", ".gz", ".gguf")
 LONGEST_NAME = 80  # characters of a run's default name
-
-
-class UsageError(Exception):
-    """The command cannot be carried out, a line for each reason; nothing has run."""
 
 
 class Profile(BaseModel):
@@ -39,12 +33,11 @@ class Profile(BaseModel):
 
 @dataclass(frozen=True)
 class Stage:
-    """One notebook: defaults of its parameters, values of the profile and the command, estimated seconds."""
+    """One notebook: the defaults of its parameters, and the values of the profile and the command."""
 
     name: str
     defaults: Mapping[str, Value]
     values: Mapping[str, Value]
-    seconds: float | None
 
     @property
     def parameters(self) -> dict[str, Value]:
@@ -54,15 +47,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A command for the project in a folder (home), whose run has a name and a folder."""
+    """A command for the project in a folder (home), whose run has a name."""
 
     home: Path
     profile_name: str
     profile: Profile
     name: str
     stages: tuple[Stage, ...]
-    reference: bool = False
-    command: Sequence[str] = ()
+    reference: bool
 
     @property
     def folder(self) -> Path:
@@ -75,33 +67,31 @@ def notebooks_of(home: Path) -> list[str]:
     return sorted(path.stem for path in (home / "notebooks").glob("[0-9]*.ipynb"))
 
 
-def profiles_of(home: Path) -> dict[str, Path]:
-    """name -> file of a project's own profiles."""
-    return {path.stem: path for path in sorted((home / "notebooks" / "params").glob("*.yaml"))}
-
-
 def make(home: Path, words: Sequence[str], *, settings: Sequence[str] = (), run: str | None = None,
-         reference: bool = False, command: Sequence[str] = ()) -> RunPlan:
-    """The plan of a command, whose values `checked` checks. UsageError for unknown words.
+         reference: bool = False) -> RunPlan:
+    """The plan of a command, whose values `checked` checks. UsageError, with a line for each reason, for unknown words.
 
     words: at most one profile, and notebooks (none: all). settings: name=value, for each notebook that has the
     parameter, with paths relative to the current folder.
     """
-    names, profiles, chosen, files = notebooks_of(home), profiles_of(home), set(), []
+    notebooks, names = home / "notebooks", notebooks_of(home)
+    profiles = {path.stem: path for path in notebooks.glob("params/*.yaml")}
+    chosen, files = set(), []
     for word in words:
-        if word in profiles or word.endswith((".yaml", ".yml")) and Path(word).is_file():
+        part = Path(word).name.removesuffix(".ipynb")  # a notebook's name, or its number, or the part after its number
+        meant = {name for name in names if {part, part.zfill(2)} & {name, *name.split("_", 1)}}
+        if word in profiles or word.endswith(".yaml") and Path(word).is_file():
             files.append(profiles.get(word, Path(word)))
-        elif notebook := find_notebook(word, names):
-            chosen.add(notebook)
-        else:
+        elif not meant:
             raise UsageError(f"{word!r} is neither a profile, a profile's file nor a notebook: "
                              f"{nearest(word, [*profiles, *names, 'test', 'render'])}")
+        else:
+            chosen |= meant
     if len(files) > 1:
         raise UsageError(f"one profile at a time, not {' and '.join(path.stem for path in files)}")
     if reference and chosen:
         raise UsageError(f"--reference takes all notebooks; leave out {', '.join(sorted(chosen))}")
-    file = files[0] if files else profiles[DEFAULT_PROFILE]
-    profile, texts = load_profile(file, names), dict(_parted(setting, home / "notebooks") for setting in settings)
+    file = files[0] if files else profiles["cpu"]
     if run is None:  # other settings make another run
         run = "reference" if reference else re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join([file.stem, *settings]))
         if len(run) > LONGEST_NAME:
@@ -109,21 +99,17 @@ def make(home: Path, words: Sequence[str], *, settings: Sequence[str] = (), run:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", run):
         raise UsageError(f"--run {run!r}: a run's name consists of letters, digits and . _ = -, beginning with a "
                          "letter or digit")
-    texts[RUN_DIR] = os.path.relpath(home / "data" / "runs" / run, home / "notebooks")
-    stages = []
-    for name in (name for name in names if not chosen or name in chosen):
-        try:
-            defaults = defaults_of(home / "notebooks" / f"{name}.ipynb")
-        except ValueError as error:
-            raise UsageError(str(error)) from None
-        values = profile.__pydantic_extra__.get(name) or {}
-        stages.append(Stage(name, defaults, values | {key: texts[key] for key in texts.keys() & defaults.keys()},
-                            profile.seconds.get(name)))
-    parameters = {parameter for stage in stages for parameter in stage.defaults} - {RUN_DIR}
-    if unknown := texts.keys() - parameters - {RUN_DIR}:
+    profile = load_profile(file, names)
+    defaults = {name: defaults_of(notebooks / f"{name}.ipynb") for name in names if not chosen or name in chosen}
+    texts = dict(_parted(setting, notebooks) for setting in settings)
+    parameters = {parameter for values in defaults.values() for parameter in values} - {RUN_DIR}
+    if unknown := texts.keys() - parameters:
         raise UsageError("\n".join(f"--set {name}: no notebook of this command has such a parameter: "
                                    f"{nearest(name, parameters)}" for name in sorted(unknown)))
-    return RunPlan(home, file.stem, profile, run, tuple(stages), reference, tuple(command))
+    texts[RUN_DIR] = os.path.relpath(home / "data" / "runs" / run, notebooks)
+    stages = [Stage(name, values, (profile.__pydantic_extra__.get(name) or {})
+                    | {key: texts[key] for key in texts.keys() & values.keys()}) for name, values in defaults.items()]
+    return RunPlan(home, file.stem, profile, run, tuple(stages), reference)
 
 
 def checked(plan: RunPlan, classes: Mapping[str, type[Parameters]]) -> RunPlan:
@@ -145,23 +131,13 @@ def checked(plan: RunPlan, classes: Mapping[str, type[Parameters]]) -> RunPlan:
     return replace(plan, stages=tuple(stages))
 
 
-def find_notebook(word: str, names: Sequence[str]) -> str | None:
-    """The notebook that a name, the part of a name after its number, or a number means; None where there is none."""
-    word = Path(word).name.removesuffix(".ipynb")
-    for name in names:
-        number, _, rest = name.partition("_")
-        if word in (name, rest) or (word.isdecimal() and number.isdecimal() and int(word) == int(number)):
-            return name
-    return None
-
-
 def load_profile(path: Path, names: Sequence[str]) -> Profile:
     """A profile from its file. UsageError where the file is malformed or names a notebook that does not exist."""
     try:
         profile = Profile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     except ValidationError as error:
         raise UsageError("\n".join(f"profile {path}: {sentence(fault)}" for fault in error.errors())) from None
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError) as error:
         raise UsageError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from None
     for name in profile.__pydantic_extra__:
         if name not in names:
@@ -170,20 +146,12 @@ def load_profile(path: Path, names: Sequence[str]) -> Profile:
 
 
 def _parted(setting: str, notebooks: Path) -> tuple[str, str]:
-    """Name and value of a setting, whose paths become relative to the notebooks' folder."""
+    """Name and value of a setting; a path in it becomes relative to the notebooks' folder."""
+    def from_notebooks(part: re.Match) -> str:
+        is_path = re.search("[/.]", part[0]) and Path(part[0]).exists()
+        return os.path.relpath(part[0], notebooks) if is_path else part[0]
+
     name, equals, text = (part.strip() for part in setting.partition("="))
     if not equals or not name:
         raise UsageError(f"--set {setting!r}: write --set name=value")
-    if name == RUN_DIR:
-        raise UsageError(f"--set {name}: the folder follows from the run's name; use --run NAME")
-    return name, re.sub(r"[^|,;\s][^|,;]*", partial(_from_notebooks, name, notebooks), text)
-
-
-def _from_notebooks(name: str, notebooks: Path, part: re.Match) -> str:
-    """A part of a setting; a path relative to the notebooks' folder. UsageError for a file that is not there."""
-    is_file = part[0].endswith(FILE_ENDINGS)
-    if (is_file or "/" in part[0]) and Path(part[0]).exists():
-        return os.path.relpath(part[0], notebooks)
-    if is_file and not (notebooks / part[0]).exists():
-        raise UsageError(f"--set {name}: there is no file {part[0]} in {Path.cwd()}")
-    return part[0]
+    return name, re.sub(r"[^|,;\s][^|,;]*", from_notebooks, text)

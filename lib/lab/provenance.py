@@ -55,7 +55,7 @@ def file_digest(path: str | Path, apart: Collection[str] = ("__pycache__",)) -> 
 def versions() -> dict[str, str]:
     """Installed version, or "absent", of each package that requirements.txt names, that of the model included."""
     text = (HOME / "requirements.txt").read_text(encoding="utf-8")
-    required = [*environment.required(text), *environment.optional(text, "model")]
+    required = [*environment.required(text), *environment.required(text, "model")]
     return {name: environment.installed(name) or "absent" for name, _ in required}
 
 
@@ -86,7 +86,7 @@ def read(run_dir: str | Path) -> dict:
     try:
         record = json_text.loads(path.read_text(encoding="utf-8"))
         for stage in record["stages"].values():
-            stage["fingerprint"], stage["finished"], stage["machine"].items()
+            stage["finished"], stage["machine"].items()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no record of a run: {error!r}") from None
     return record

@@ -10,18 +10,18 @@ import json
 import lzma
 import os
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import nbformat
+from click import UsageError
 
 from lib.lab import atomic_file, execute, provenance
 from lib.lab.parameters import defaults_of
-from lib.lab.plan import REPORT, RUN_DIR, RunPlan, UsageError, notebooks_of
+from lib.lab.plan import REPORT, RUN_DIR, RunPlan, notebooks_of
 
 FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings -->"  # the lines around them in README.md
 LARGE = 100_000  # bytes, from which a committed table is compressed
@@ -32,27 +32,22 @@ def carry_out(plan: RunPlan, say: Say) -> Path | None:
     """Runs the notebooks of a plan; returns the report's path, None without a report. UsageError before anything has
     run; StageFailed where a notebook stops.
     """
-    estimates = [stage.seconds for stage in plan.stages if stage.seconds is not None]
     with locked(plan.folder):
         record = load(plan.folder) | facts(plan)
         record["parameters"] = record.get("parameters", {}) | {stage.name: stage.parameters for stage in plan.stages}
-        say(f"profile {plan.profile_name}{': ' + plan.profile.about if plan.profile.about else ''}")
-        names = ", ".join(stage.name for stage in plan.stages)
-        say(f"run {plan.name}, in {plan.folder.relative_to(plan.home)}: {names}"
-            f"{f'; about {spoken(sum(estimates))}' if estimates else ''}; rows that are measured already are kept")
+        say(f"profile {plan.profile_name}: {plan.profile.about}\nrun {plan.name}, in "
+            f"{plan.folder.relative_to(plan.home)}: {', '.join(stage.name for stage in plan.stages)}; rows that are "
+            "measured already are kept")
         for number, stage in enumerate(plan.stages, 1):
-            head = f"[{number}/{len(plan.stages)}] {stage.name}"
-            estimate = "" if stage.seconds is None else f", about {spoken(stage.seconds)}"
-            say(f"{head} ... started {time.strftime('%H:%M:%S')}{estimate}")
+            head, estimate = f"[{number}/{len(plan.stages)}] {stage.name}", plan.profile.seconds.get(stage.name)
+            say(f"{head} ... started {time.strftime('%H:%M:%S')}{f', about {spoken(estimate)}' if estimate else ''}")
             record["stages"].pop(stage.name, None)
             save(plan.folder, record)
             notebook, start = plan.home / "notebooks" / f"{stage.name}.ipynb", time.monotonic()
-            execute.run(notebook, plan.folder / "executed" / notebook.name, stage.values, sys.stderr.isatty())
+            execute.run(notebook, plan.folder / "executed" / notebook.name, stage.values)
             seconds = time.monotonic() - start
-            record["stages"][stage.name] = {
-                "fingerprint": provenance.fingerprint(files=[notebook], parameters=stage.parameters),
-                "commit": record["commit"], "machine": record["machine"], "seconds": round(seconds, 1),
-                "finished": now()}
+            record["stages"][stage.name] = {"commit": record["commit"], "machine": record["machine"],
+                                            "seconds": round(seconds, 1), "finished": now()}
             save(plan.folder, record)
             say(f"{head} done in {spoken(seconds)}")
         return shown(plan.home, plan.folder, plan.reference, say) if REPORT in record["stages"] else None
@@ -91,11 +86,8 @@ def shown(home: Path, folder: Path, reference: bool, say: Say) -> Path:
 
 
 def spoken(seconds: float) -> str:
-    """A duration in words."""
-    if seconds < 100:
-        return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+    """A duration as hours:minutes:seconds, without hours where there are none."""
+    return str(timedelta(seconds=round(seconds))).removeprefix("0:")
 
 
 # ----------------------------------------------------------------------------------------------------------- run.json
@@ -104,27 +96,22 @@ def spoken(seconds: float) -> str:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Reserves a run's folder for this process, until the process ends. UsageError where another process has it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / ".lock", "w")
-    except OSError as error:
-        raise UsageError(f"run {folder.name} cannot be kept in {folder} ({error.strerror}); make that folder "
-                         "writable") from None
-    with lock:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise UsageError(f"run {folder.name} is being made right now; wait for it, or take --run OTHER") from None
         yield
 
 
 def load(folder: Path) -> dict:
     """The record of a run, an empty one for a new run. UsageError where run.json cannot be read."""
+    if not (folder / "run.json").exists():
+        return {"started": now(), "stages": {}}
     try:
         return provenance.read(folder)
-    except FileNotFoundError:
-        return {"started": now(), "stages": {}}
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise UsageError(f"{error}; delete the file to make the run {folder.name} anew, or take --run OTHER") from None
 
 
@@ -135,14 +122,12 @@ def save(folder: Path, record: Mapping) -> None:
 
 def facts(plan: RunPlan) -> dict[str, object]:
     """What makes a run, as the record has it."""
-    data, devices = plan.home / "data", [stage.parameters.get("device", "cpu") for stage in plan.stages]
+    devices = {stage.parameters.get("device", "cpu") for stage in plan.stages} - {"cpu"}
     return {
-        "run": plan.name, "profile": plan.profile_name, "command": ["./run_notebooks.sh", *plan.command],
-        **provenance.commit(), "versions": provenance.versions(),
-        "machine": provenance.machine(next((device for device in devices if device != "cpu"), "cpu")),
-        **{name: {path.name: provenance.file_digest(path) for path in sorted((data / name).glob("[!.]*"))}
-           for name in ("models", "prompts")},
-        "seeds": {stage.name: stage.parameters["seed"] for stage in plan.stages if "seed" in stage.parameters}}
+        "run": plan.name, "profile": plan.profile_name, **provenance.commit(), "versions": provenance.versions(),
+        "machine": provenance.machine(min(devices, default="cpu")),
+        **{name: {path.name: provenance.file_digest(path) for path in sorted((plan.home / "data" / name).glob("[!.]*"))}
+           for name in ("models", "prompts")}}
 
 
 def now() -> str:
@@ -155,23 +140,32 @@ def now() -> str:
 
 def make_reference(home: Path, folder: Path, say: Say) -> None:
     """Makes a run the committed one: its tables, record, figures, executed notebooks, report, and README's findings."""
-    readme, executed = home / "README.md", home / "notebooks" / "executed"
-    results = home / "data" / "results" / "reference"
+    readme, results, executed = home / "README.md", home / "data" / "results" / "reference", home / "notebooks" / "executed"
     report = nbformat.read(folder / "executed" / f"{REPORT}.ipynb", as_version=4)
     text = with_findings(readme.read_text(encoding="utf-8"), report)
     sources = "\n".join(cell.source for cell in report.cells)
-    _replace(folder / "tables", results / "tables", ("*.csv", "*.csv.xz"))
-    _replace(folder, results, ("*.json",))
-    _replace(folder / "figures", home / "figures", ("[0-9]*",), lambda path: f'"{path.stem}"' in sources)
-    _replace(folder / "executed", executed, ("[0-9]*.ipynb",))
-    for path in results.glob("tables/*.csv"):
-        if path.stat().st_size > LARGE:
-            path.with_suffix(".csv.xz").write_bytes(lzma.compress(path.read_bytes()))
-            path.unlink()
+    replace(results, folder, "*.json")
+    replace(results / "tables", folder / "tables", "*.csv*")
+    replace(home / "figures", folder / "figures", "[0-9]*", lambda path: f'"{path.stem}"' in sources)
+    replace(executed, folder / "executed", "[0-9]*.ipynb")
     execute.pages(executed, executed)
     readme.write_text(text, encoding="utf-8")
     say("reference: the files in data/results/reference, figures and notebooks/executed, and the findings in README.md "
         "are of this run; look at them, then commit them")
+
+
+def replace(target: Path, source: Path, pattern: str, included: Callable[[Path], bool] = Path.is_file) -> None:
+    """Replaces a folder's files of a pattern by copies of another folder's, of which large tables are compressed."""
+    if source == target:
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    for path in target.glob(pattern):
+        path.unlink()
+    for path in filter(included, source.glob(pattern)):
+        if path.suffix == ".csv" and path.stat().st_size > LARGE:
+            (target / f"{path.name}.xz").write_bytes(lzma.compress(path.read_bytes()))
+        else:
+            shutil.copyfile(path, target / path.name)
 
 
 def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
@@ -185,15 +179,3 @@ def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
         raise UsageError("the report shows no Markdown, of which the first becomes README.md's findings; run it to its "
                          "end first")
     return f"{readme[:begin]}{FINDINGS[0]}\n{opening}\n{readme[end:]}"
-
-
-def _replace(source: Path, target: Path, patterns: Iterable[str],
-             included: Callable[[Path], bool] = lambda path: ".failed." not in path.name) -> None:
-    """Puts a folder's files of these patterns, as far as they are included, in the place of the target's."""
-    if source.resolve() == target.resolve():
-        return
-    target.mkdir(parents=True, exist_ok=True)
-    for path in [path for pattern in patterns for path in target.glob(pattern)]:
-        path.unlink()
-    for path in [path for pattern in patterns for path in source.glob(pattern) if included(path)]:
-        shutil.copyfile(path, target / path.name)

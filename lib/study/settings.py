@@ -1,21 +1,12 @@
 """The parameters of the notebooks: one class per notebook with their types and ranges; defaults stand in the notebooks.
 
 The command checks profiles and `--set` by these classes before torch is imported. A notebook checks its own globals by
-the same class in the cell that measures, and passes the object on in place of a long list of arguments:
-
-    settings = Speed.of(globals())
-    chapter.measure(speed.measure, settings)   # settings.files and settings.parameters make the fingerprint of rows
-
-Tests take the notebook's defaults with changes: `Speed.defaults(new_tokens=8)`. A new parameter is one line in the
-notebook's `parameters` cell and one field here.
+the same class in the cell that measures: `chapter.measure(speed.measure, Speed.of(globals()))`, where `files` and
+`parameters` make the fingerprint of rows. A new parameter is one line in the notebook's `parameters` cell and one here.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from contextlib import chdir
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -23,7 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from lib.drafters import registry as drafters
 from lib.lab import json_text
-from lib.lab.parameters import Distinct, Listed, Parameters, Some, defaults_of
+from lib.lab.parameters import Distinct, Listed, Parameters, Some
 from lib.lab.provenance import HOME
 from lib.models import prompts, registry
 from lib.trees import named
@@ -34,18 +25,16 @@ NUMBER_FORMATS = ("auto", "float32", "float64", "bfloat16", "float16", "int8", "
 COSTS = HOME / "data" / "costs"
 
 
-def refused_by(read: Callable[[str], object], text: str) -> str:
-    """The text. ValueError, in its own words, where `read` refuses it."""
-    try:
-        read(text)
-    except (LookupError, OSError) as error:
-        raise ValueError(str(error)) from error
-    return text
-
-
 def read_by(read: Callable[[str], object]) -> AfterValidator:
-    """A check of a parameter's text by a function that reads it."""
-    return AfterValidator(partial(refused_by, read))
+    """A check of a parameter's text by a function that reads it, whose errors become the parameter's."""
+    def check(text: str) -> str:
+        try:
+            read(text)
+        except (LookupError, OSError) as error:
+            raise ValueError(str(error)) from error
+        return text
+
+    return AfterValidator(check)
 
 
 def read_tree(name: str) -> None:
@@ -61,14 +50,13 @@ def read_tree(name: str) -> None:
 
 def read_format(name: str) -> None:
     """A number format, or two as TARGET|DRAFTER."""
-    parts = name.split("|")
-    if len(parts) > 2 or not {*parts} <= {*NUMBER_FORMATS}:
+    if not {*name.split("|", 1)} <= {*NUMBER_FORMATS}:
         raise ValueError(f"{name!r} is no number format; give one of {', '.join(NUMBER_FORMATS)}, or two as "
                          "TARGET|DRAFTER")
 
 
 def read_prompts(path: str) -> None:
-    """A file or folder of prompts, all of whose lines can be read; "" is the file that suits the target."""
+    """A file or folder of prompts; "" is the file that suits the target."""
     if path:
         prompts.rows(prompts.file_of(path, has_template=True))
 
@@ -76,9 +64,9 @@ def read_prompts(path: str) -> None:
 def read_log(path: str) -> None:
     """A log whose first line can be read; "" is none."""
     if path:
-        where, text = next(json_text.lines(path), (path, ""))
+        _, text = next(json_text.lines(path), ("", ""))
         if not text.strip().startswith("{"):
-            raise ValueError(f"{where} holds no object of JSON; give a log of JSON Lines")
+            raise ValueError(f"{path} begins with no object of JSON; give a log of JSON Lines")
 
 
 def read_costs(name: str) -> None:
@@ -94,6 +82,13 @@ def read_folder(path: str) -> None:
         raise ValueError(f"there is no folder {path}; make it first")
 
 
+def read_engine(spec: str) -> None:
+    """A serving engine that is installed."""
+    from lib.engines.registry import parse  # brings torch
+
+    parse(spec).engine.environment.python  # noqa: B018 - refuses
+
+
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
@@ -102,15 +97,9 @@ AboveZero = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 TreeName = Annotated[str, read_by(read_tree)]
 Family = Annotated[str, read_by(lambda name: read_tree(f"{name}@1"))]
-FamilyOfTrace = Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]
 DrafterSpec = Annotated[str, read_by(drafters.parse)]
-PairName = Annotated[str, read_by(registry.sources)]
-DrafterOrModel = Annotated[str, read_by(lambda name: name in drafters.DRAFTERS or registry.source(name))]
 NumberFormat = Annotated[str, read_by(read_format)]
 Device = Literal["cpu", "cuda", "mps"]
-PromptFile = Annotated[str, read_by(read_prompts)]
-LogFile = Annotated[str, read_by(read_log)]
-CostFile = Annotated[str, read_by(read_costs)]
 Folder = Annotated[str, read_by(read_folder)]
 
 
@@ -118,13 +107,6 @@ class Settings(Parameters):
     """What all notebooks share. run_dir: the folder of the run, "" to keep nothing."""
 
     run_dir: str
-
-    @classmethod
-    def defaults(cls, **changes) -> Self:
-        """The notebook's defaults with changes; paths are relative to the folder of the notebooks."""
-        (name,) = (name for name, kind in NOTEBOOKS.items() if kind is cls)
-        with chdir(HOME / "notebooks"):
-            return cls.of(defaults_of(Path(f"{name}.ipynb")) | changes)
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -181,8 +163,8 @@ class Attention(Settings):
 class OfPairs(Settings):
     """What the notebooks share that run pairs of models on prompts."""
 
-    pairs: Some[PairName]
-    prompts: PromptFile
+    pairs: Some[Annotated[str, read_by(registry.sources)]]
+    prompts: Annotated[str, read_by(read_prompts)]
     judge_prompts: Count
     dtype: NumberFormat
     device: Device
@@ -193,16 +175,15 @@ class OfPairs(Settings):
         """The files of models, heads and prompts."""
         paths = {prompts.file_of(self.prompts, has_template) for has_template in (False, True)}
         for target, draft_model in map(registry.sources, self.pairs):
-            paths |= {*drafters.folders_of(target.name), *registry.files_of(target)}
-            paths |= {*registry.files_of(draft_model)} if draft_model else {*()}
+            paths.update(drafters.folders_of(target.name), registry.files_of(target))
+            paths.update(registry.files_of(draft_model) if draft_model else ())
         return sorted(path for path in paths if path.exists())
 
     @model_validator(mode="after")
     def possible(self) -> Self:
         """There are enough prompts of each kind, and what drafters need: heads for the first target, a draft model."""
         sources = [registry.sources(pair) for pair in self.pairs]
-        shipped = {target.written not in registry.SHIPPED_NAMES for target, _ in sources}
-        for has_template in {True} if self.prompts else shipped:
+        for has_template in {target.written not in registry.SHIPPED_NAMES for target, _ in sources}:
             rows = prompts.rows(prompts.file_of(self.prompts, has_template))
             prompts.check_enough([row.name for row in rows], [row.kind for row in rows],
                                  getattr(self, "choose_prompts", 0), self.judge_prompts)
@@ -223,7 +204,7 @@ class Acceptance(OfPairs):
     choose_prompts: Count
     new_tokens: Count
     temperatures: Some[Temperature]
-    families: Distinct[FamilyOfTrace]
+    families: Distinct[Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]]
     budgets: Some[Nodes]
     budget: Nodes
     chain_lengths: Distinct[Nodes]
@@ -258,14 +239,14 @@ class Speed(OfPairs):
     """Notebook 05."""
 
     drafters: Distinct[DrafterSpec]
-    logs: LogFile
-    endpoint: str
+    logs: Annotated[str, read_by(read_log)]
+    endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
     served: str
-    temperature: float
-    costs: CostFile
+    temperature: Temperature
+    costs: Annotated[str, read_by(read_costs)]
     formats: Distinct[NumberFormat]
-    engines: Distinct[str]
-    engine_drafters: Distinct[DrafterOrModel]
+    engines: Distinct[Annotated[str, read_by(read_engine)]]
+    engine_drafters: Distinct[Annotated[str, read_by(lambda name: name in drafters.DRAFTERS or registry.source(name))]]
     engine_lengths: Some[Nodes]
     choose_prompts: Count
     new_tokens: Count
@@ -292,16 +273,14 @@ class Speed(OfPairs):
     @property
     def files(self) -> list[Path]:
         """Those of pairs and prompts, the log and the costs."""
-        costs = [path for path in (COSTS / f"{self.costs}.csv", Path(self.costs).expanduser()) if path.is_file()]
-        return [*super().files, *([Path(self.logs).expanduser()] if self.logs else []), *costs]
+        paths = map(Path.expanduser, (Path(self.logs), Path(self.costs), COSTS / f"{self.costs}.csv"))
+        return [*super().files, *filter(Path.is_file, paths)]
 
     @model_validator(mode="after")
     def consistent(self) -> Self:
-        """A number of calls for each batch size, one source of answers, and engines that are installed."""
+        """A number of calls for each batch size, and one source of answers."""
         if len(self.raced) != len(self.batches):
             raise ValueError(f"raced is {self.raced}; give one number of calls for each of batches {self.batches}")
-        if self.endpoint and not re.fullmatch(r"https?://\S+", self.endpoint):
-            raise ValueError(f"endpoint is {self.endpoint!r}; give an address such as http://127.0.0.1:8000/v1")
         if self.endpoint and not self.served:
             raise ValueError("served is empty; give the name under which the endpoint serves the model")
         if self.endpoint and self.logs:
@@ -309,13 +288,6 @@ class Speed(OfPairs):
         if (self.endpoint or self.logs) and not self.costs:
             raise ValueError("costs is empty, and answers from elsewhere cannot be timed here; give a file that "
                              "lib/engines/measure_served.py writes, or a name in data/costs")
-        if self.endpoint and self.temperature < 0:
-            raise ValueError(f"temperature is {self.temperature}; give that of the endpoint's answers, 0 for greedy")
-        if self.engines:
-            from lib.engines.registry import parse  # brings torch
-
-            for spec in self.engines:
-                refused_by(lambda spec: parse(spec).engine.environment.python, spec)
         return self
 
 

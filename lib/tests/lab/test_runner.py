@@ -1,6 +1,5 @@
 """The runner on tiny notebooks: mistakes are found first, rows that are measured stay, a stopped run goes on."""
 
-import errno
 import json
 import os
 import random
@@ -16,12 +15,12 @@ import nbformat
 import psutil
 import pytest
 from bs4 import BeautifulSoup
+from click import UsageError
 from nbformat import v4
 
-from lib.__main__ import HOME, main
+from lib.__main__ import COMMANDS, HOME, main
 from lib.engines.environments import Environment
 from lib.lab import environment, execute, plan, provenance, runner, tables
-from lib.lab.plan import UsageError
 from lib.models import packages
 from lib.study import answer
 from lib.study.settings import NOTEBOOKS
@@ -100,7 +99,7 @@ def test_without_words_all_notebooks_run_with_the_default_profile(home, tmp_path
 
 @pytest.mark.parametrize("word", ["1", "01", "01_shapes", "shapes", "notebooks/01_shapes.ipynb"])
 def test_a_notebook_is_named_by_number_or_name(home, word):
-    assert [(stage.name, stage.seconds) for stage in made(home, "quick", word).stages] == [("01_shapes", 2)]
+    assert [stage.name for stage in made(home, "quick", word).stages] == ["01_shapes"]
 
 
 def test_settings_reach_every_notebook_that_has_the_parameter_and_name_another_run(home):
@@ -128,8 +127,7 @@ def test_a_path_starts_where_the_command_is_given(home, tmp_path):
     ([], {"settings": ["count"]}, "write --set name=value"),
     ([], {"settings": ["count=three", "share=yes"]}, "(?s)01_shapes: count is 'three'; input should.*share is 'yes'"),
     ([], {"settings": ["count=2.5"]}, "01_shapes: count is '2.5'; input should be a valid integer"),
-    ([], {"settings": ["file=none.jsonl"]}, "there is no file none.jsonl"),
-    ([], {"settings": ["run_dir=x"]}, "use --run NAME"),
+    ([], {"settings": ["run_dir=x"]}, "--set run_dir: no notebook of this command has such a parameter"),
     (["02"], {"settings": ["count=3"]}, "--set count: no notebook of this command has such a parameter"),
     ([], {"run": "../x"}, "a run's name consists of letters"),
     ([], {"run": ""}, "--run '': a run's name consists of letters"),
@@ -166,9 +164,8 @@ def test_a_parameters_cell_that_computes_is_refused(home, capsys):
 def test_the_profiles_that_come_along_fit_the_notebooks_and_quick_is_what_these_say_themselves(monkeypatch):
     monkeypatch.setattr(Environment, "is_there", True)  # the reference may ask for engines, and for Gemma
     monkeypatch.setattr(packages.Packaged, "file", lambda model: Path(f"{model.name}.gguf"))
-    for name in plan.profiles_of(HOME):
+    for name in ("quick", "cpu", "full", "gpu", "reference"):
         checked = plan.checked(plan.make(HOME, [name]), NOTEBOOKS)
-        assert {*plan.profiles_of(HOME)} >= {"quick", "cpu", "full", "gpu", "reference"}
         assert name != "quick" or all(set(stage.values) == {plan.RUN_DIR} for stage in checked.stages)
 
 
@@ -187,7 +184,7 @@ def test_a_wrong_command_imports_no_model_code(tmp_path, words):
 def test_help_names_options_and_the_other_commands(home, capsys):
     assert main(["--help"], home) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "--reference" in shown and all(f" {name} " in shown for name in ("render", "engines", "models", "training"))
+    assert "--reference" in shown and all(f" {name}" in shown for name in COMMANDS if name != "run")
     assert main(["test", "--no-such-flag"], home) == 2
 
 
@@ -200,15 +197,15 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(home, cap
     shown = capsys.readouterr().out
     assert "02_broken stopped in cell" in shown and "ValueError: no such tree; take another" in shown
     assert '\n  at ----> 5     raise ValueError("no such' in shown, "the cell's line, not that of its cause"
-    assert "what was measured is kept; to go on: ./run_notebooks.sh cpu" in shown
+    assert "what is finished is kept; to go on: ./run_notebooks.sh cpu" in shown
     folder = home / "data" / "runs" / "cpu"
-    assert (folder / "executed" / "02_broken.failed.ipynb").exists() and not (folder / "report.html").exists()
+    assert (folder / "executed" / "unfinished_02_broken.ipynb").exists() and not (folder / "report.html").exists()
     assert list(runner.load(folder)["stages"]) == ["01_shapes"]
 
     (home / "notebooks" / "broken").unlink()
     assert main(["cpu", "--reference", "--run", "cpu"], home) == 0
     shown = capsys.readouterr().out
-    assert "\n  code is folded 1\n[3/3] 06_report done" in shown, "what a notebook prints is shown as it comes"
+    assert "\ncode is folded 1\n[3/3] 06_report done" in shown, "what a notebook prints is shown as it comes"
     assert shown.strip().endswith(str(folder / "report.html"))
     assert sorted(path.name for path in (folder / "executed").iterdir()) == [
         "01_shapes.ipynb", "02_broken.ipynb", "06_report.ipynb"]
@@ -228,8 +225,8 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(home, cap
 
     text = (folder / "run.json").read_text()
     assert str(home) not in text and str(HOME) not in text
-    assert json.loads(text).keys() >= {"commit", "versions", "machine", "models", "prompts", "parameters", "seeds"}
-    assert json.loads(text)["stages"]["01_shapes"].keys() >= {"fingerprint", "finished", "machine", "seconds"}
+    assert json.loads(text).keys() >= {"commit", "versions", "machine", "models", "prompts", "parameters"}
+    assert json.loads(text)["stages"]["01_shapes"].keys() == {"commit", "finished", "machine", "seconds"}
 
 
 ROWS = """\
@@ -334,28 +331,6 @@ def test_the_answer_is_printed_before_the_reports_place(home, capsys, monkeypatc
     assert capsys.readouterr().out.endswith(f"\nsam wins in cpu\ndone: {home / 'data' / 'runs' / 'cpu'}\n")
 
 
-def test_a_full_disk_is_one_line_that_names_the_file(home, capsys, monkeypatch):
-    def full(path, data):
-        raise OSError(errno.ENOSPC, "No space left on device; the file cannot be written", str(path))
-
-    monkeypatch.setattr(runner.atomic_file, "replace", full)
-    assert main(["cpu", "01"], home) == 1
-    last = capsys.readouterr().out.strip().splitlines()[-2:]
-    assert last[0].startswith("error: [Errno 28] No space left on device") and "run.json" in last[0]
-    assert last[1] == "what was measured is kept; to go on: ./run_notebooks.sh cpu 01"
-
-
-def test_the_interrupt_at_a_kernels_end_is_not_reported(home, capfd):
-    """jupyter_client interrupts a kernel that it shuts down, also while the kernel still handles its last message."""
-    slow = ("import time\nkernel = get_ipython().kernel\nreply = kernel.kernel_info_request\n"
-            "async def slow(*message):\n    await reply(*message)\n    time.sleep(5)\n"
-            "kernel.shell_handlers['kernel_info_request'] = slow")
-    nbformat.write(notebook(slow), home / "notebooks" / "02_broken.ipynb")
-    assert main(["cpu", "02"], home) == 0
-    printed = capfd.readouterr()
-    assert "KeyboardInterrupt" not in printed.out + printed.err
-
-
 def test_a_kernel_that_is_killed_is_named_so(home):
     nbformat.write(notebook("import os; os.kill(os.getpid(), 9)"), home / "notebooks" / "02_broken.ipynb")
     with pytest.raises(execute.StageFailed, match="02_broken stopped because its process ended.*memory runs out"):
@@ -375,7 +350,7 @@ def test_a_run_that_cannot_be_kept_or_read_is_refused_and_a_run_has_one_writer(h
     shutil.rmtree(home / "data")
     (home / "data").mkdir()
     (home / "data" / "runs").write_text("no folder")
-    assert main(["01"], home) == 2 and "make that folder writable" in capsys.readouterr().err
+    assert main(["01"], home) == 1 and "data/runs/cpu'\nwhat is finished is kept" in capsys.readouterr().out
 
 
 # ------------------------------------------------------------------------------------------ the shell, what is required

@@ -218,7 +218,7 @@ def test_files_that_are_missing_or_too_many_are_named(tmp_path, cache, monkeypat
 @needs_real_model
 def test_smollm2_is_the_model_of_its_file_in_the_package_that_is_required(monkeypatch):
     monkeypatch.undo()  # the user's cache
-    required = environment.optional((provenance.HOME / "requirements.txt").read_text(), "model")
+    required = environment.required((provenance.HOME / "requirements.txt").read_text(), "model")
     assert [f"{name}=={version}" for name, version in required] == list(packages.SMOLLM2.packages)
     pair, config = real_pair("bfloat16"), real_pair("bfloat16").target.config
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (30, 576, 49152)

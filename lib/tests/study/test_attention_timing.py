@@ -16,6 +16,7 @@ from lib.lab.tables import read, schemas
 from lib.study import attention as study
 from lib.study.attention import PREPARE, Cell, Problem
 from lib.study.settings import Attention
+from lib.tests.notebook_settings import defaults
 from lib.trees import Tree
 
 PEAKS = {"bandwidth": 1e10, "throughput float32": 1e11}
@@ -67,11 +68,11 @@ def test_a_run_fills_its_tables_and_goes_on_with_the_next_cell(tmp_path, monkeyp
     monkeypatch.setattr(study, "LEAST_READ", 2**20)
     monkeypatch.setattr(timing, "LEAST_FLUSHED", 2**20)
     monkeypatch.setattr(processor, "cache_bytes", lambda: 2**20)
-    study.measure(Store(tmp_path, "03", "mark"), Attention.defaults(drafts=[1], **GRID))
+    study.measure(Store(tmp_path, "03", "mark"), defaults(Attention, drafts=[1], **GRID))
     first, time_cell, cells = read(tmp_path, "03_attention"), study.time_cell, []
     monkeypatch.setattr(study, "time_cell", lambda cell, *names, **limits: cells.append(cell) or time_cell(
         cell, *names, **limits))
-    study.measure(Store(tmp_path, "03", "mark"), Attention.defaults(drafts=[1, 4], **GRID))
+    study.measure(Store(tmp_path, "03", "mark"), defaults(Attention, drafts=[1, 4], **GRID))
     assert [(cell.batch, cell.draft, cell.cold) for cell in cells] == [(1, 4, False), (2, 4, False), (1, 4, True)]
     rows = read(tmp_path, "03_attention")
     assert rows["ms"][: len(first)].equals(first["ms"])
@@ -115,7 +116,7 @@ def test_a_number_format_without_units_is_not_measured_and_the_table_says_so(mon
     for changes, message in (({"dtypes": ["bfloat16"]}, r"\['bfloat16'\], and the processor has no units .* 'float32'"),
                              ({"query_heads": 5}, "5 over kv_heads 2")):
         with pytest.raises(ValueError, match=message):
-            study.measure(Store(tmp_path, "03", "mark"), Attention.defaults(**GRID | changes))
+            study.measure(Store(tmp_path, "03", "mark"), defaults(Attention, **GRID | changes))
 
 
 def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():

@@ -19,6 +19,7 @@ from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING
 from lib.study.served import EXAMPLE, bench_of, drafters_of, read, with_costs
 from lib.study.settings import Speed
+from lib.tests.notebook_settings import defaults
 from lib.trees import named
 
 LONGEST = 4
@@ -61,8 +62,8 @@ def test_all_trees_have_the_same_starts_and_every_round_is_decided(bench):
 
 def test_answers_are_predictions_at_the_costs_of_each_backend_of_the_file(log_file, tmp_path):
     COSTS.to_csv(tmp_path / "theirs.csv", index=False)
-    settings = Speed.defaults(pairs=["base/tiny-base"], dtype="float32", logs=str(log_file), drafters=["lookup"],
-                              most_depth=LONGEST, most_nodes=63, most_raced=4, costs=str(tmp_path / "theirs.csv"))
+    settings = defaults(Speed, pairs=["base/tiny-base"], dtype="float32", logs=str(log_file), drafters=["lookup"],
+                        most_depth=LONGEST, most_nodes=63, most_raced=4, costs=str(tmp_path / "theirs.csv"))
     store = Store(tmp_path, "05", "mark")
     speed.measure(store, settings)
     assert "vLLM, ngram" in answer.text(tmp_path)
