@@ -27,15 +27,10 @@ class Store:
 
     def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         """A whole table, which is made once, so that timings on which later rows depend stay when a run is resumed."""
-        rows = self.open(name).frame()
-        if rows.empty:
-            rows = make()
-            self.write(name, rows)
-        return rows.drop(columns=tables.FINGERPRINT, errors="ignore")
-
-    def write(self, name: str, rows: pd.DataFrame) -> None:
-        """Writes a whole table in the place of the old one."""
-        tables.write(self.folder, f"{self.number}_{name}", rows, self.mark)
+        table = self.open(name)
+        if not table.keys():
+            table.extend(make())
+        return table.frame().drop(columns=tables.FINGERPRINT)
 
 
 class Chapter:
@@ -50,8 +45,8 @@ class Chapter:
         theme.use_theme()
 
     def measure(self, function: Callable[[Store, object], None], settings) -> None:
-        """Calls function(store, settings), which writes tables; rows of an earlier call with the same code, settings, files,
-        versions and machine are kept. While a finished run is rendered, nothing is called.
+        """Calls function(store, settings), which writes tables, and keeps rows of an earlier call with the same code,
+        settings, files, versions and machine. While a finished run is rendered, nothing is called.
         """
         if os.environ.get(provenance.RENDER):
             print("rows of the finished run")

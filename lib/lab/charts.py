@@ -23,7 +23,7 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
     """A line for each value of column `by`; a panel for each value of `panels`.
 
     labels: of the axes. band: from the column low to high around a line. log: the logarithmic axes, "x" or "xy".
-    bound: of a dotted line. Up to MOST_LABELS lines are named at their ends, more have a legend in the order in which they end.
+    bound: of a dotted line. Up to MOST_LABELS lines are named at their ends, more in a legend, in the order of their ends.
     """
     styles, groups = styles_of(rows[by]), [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
     ticks = np.unique(rows[x])

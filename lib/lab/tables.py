@@ -9,7 +9,7 @@ writer that is stopped leaves all rows that it added, and at most a cut line, wh
 import io
 import lzma
 import re
-from collections.abc import Container, Iterable, KeysView, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from numbers import Integral, Real
@@ -22,9 +22,9 @@ from lib.lab import atomic_file, provenance
 
 DECLARED = provenance.HOME / "data" / "columns.csv"
 FINGERPRINT = "fingerprint"  # the last column of every table: what made the row (see `provenance.fingerprint`)
-# By kind of column: pandas' dtype, the types of values that it takes, and the type that they are converted to.
-KINDS = {"text": ("str", str, str), "integer": ("int64", Integral, int), "real": ("float64", Real, float),
-         "flag": ("bool", (bool, np.bool_), bool)}
+# By kind of column: pandas' dtype, and the types of values that it takes.
+KINDS = {"text": ("str", str), "integer": ("int64", Integral), "real": ("float64", Real),
+         "flag": ("bool", (bool, np.bool_))}
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,16 @@ class Schema:
         """Rows of the file's columns as a frame."""
         return pd.DataFrame(rows, columns=list(self.dtypes)).astype(self.dtypes)
 
+    def check(self, row: Mapping) -> None:
+        """ValueError where a column is missing, unknown or of another kind."""
+        if differing := row.keys() ^ self.kinds.keys():
+            raise ValueError(f"table {self.name}: columns missing or unknown: {sorted(differing)}; {DECLARED.name} "
+                             f"declares {list(self.kinds)}")
+        for name, kind in self.kinds.items():
+            fits = isinstance(row[name], KINDS[kind][1]) and (kind == "flag" or not isinstance(row[name], bool))
+            if not fits or kind == "text" and set("\r\n") & set(row[name]):
+                raise ValueError(f"table {self.name}, column {name}: {row[name]!r} is not of kind {kind}")
+
 
 @cache
 def schemas() -> dict[str, Schema]:
@@ -66,8 +76,7 @@ class Table:
     """One table of a run, opened for writing, which removes rows of other fingerprints: of other code or parameters."""
 
     def __init__(self, run_dir: str | Path, name: str, fingerprint: str):
-        self.schema, self.fingerprint = schema(name), fingerprint
-        self.path = path_of(run_dir, name)
+        self.schema, self.fingerprint, self.path = schema(name), fingerprint, path_of(run_dir, name)
         try:
             rows = read(run_dir, name)
         except (FileNotFoundError, ValueError):  # no table yet, or one of an older schema, or damaged inside
@@ -75,7 +84,11 @@ class Table:
         rows = rows[rows[FINGERPRINT] == fingerprint]
         keys = rows[list(self.schema.key)].itertuples(index=False, name=None)
         self._rows = dict(zip(keys, rows.itertuples(index=False, name=None)))
-        _replace(self.path, rows)
+        data = _lines(rows, header=True)
+        if not self.path.exists() or self.path.read_bytes() != data:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            atomic_file.replace(self.path, data)
+            self.path.with_suffix(".csv.xz").unlink(missing_ok=True)
 
     def keys(self) -> KeysView[tuple]:
         """The keys of the rows that are done, in the order of the schema's `key`."""
@@ -86,12 +99,17 @@ class Table:
         self.extend([row])
 
     def extend(self, rows: Iterable[Mapping] | pd.DataFrame) -> None:
-        """Add rows; all of them are on disk when this returns.
-
-        ValueError where a column is missing, unknown or of another kind, and for a key that the table already has; then
-        no row is added.
+        """Add rows; all of them are on disk when this returns. ValueError, and no row added, where one does not fit the
+        schema or has a key that the table has already.
         """
-        added = _validated(self.schema, rows, self.fingerprint, self._rows)
+        added = {}
+        for row in rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows:
+            self.schema.check(row)
+            key = tuple(row[name] for name in self.schema.key)
+            if key in added or key in self._rows:
+                raise ValueError(f"table {self.schema.name} would have two rows of {dict(zip(self.schema.key, key))}; "
+                                 "leave out rows whose key is among keys()")
+            added[key] = *(row[name] for name in self.schema.kinds), self.fingerprint
         atomic_file.append(self.path, _lines(self.schema.frame(list(added.values())), header=False))
         self._rows |= added
 
@@ -124,46 +142,5 @@ def read(run_dir: str | Path, name: str) -> pd.DataFrame:
     return rows[list(dtypes)]
 
 
-def write(run_dir: str | Path, name: str, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str) -> None:
-    """Write a whole table in the place of the old one."""
-    added = _validated(schema(name), rows, fingerprint)
-    _replace(path_of(run_dir, name), schema(name).frame(list(added.values())))
-
-
-def _validated(schema: Schema, rows: Iterable[Mapping] | pd.DataFrame, fingerprint: str,
-               present: Container[tuple] = ()) -> dict[tuple, tuple]:
-    """By key the rows in the order of the file's columns, with the fingerprint; present: keys of other rows."""
-    checked = {}
-    for row in rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows:
-        if differing := row.keys() ^ schema.kinds.keys():
-            raise ValueError(f"table {schema.name}: columns missing or unknown: {sorted(differing)}; {DECLARED.name} "
-                             f"declares {list(schema.kinds)}")
-        values = {name: _value(schema, name, row[name]) for name in schema.kinds}
-        key = tuple(values[name] for name in schema.key)
-        if key in checked or key in present:
-            raise ValueError(f"table {schema.name} would have two rows of {dict(zip(schema.key, key))}; leave out rows "
-                             "whose key is among keys()")
-        checked[key] = *values.values(), fingerprint
-    return checked
-
-
-def _value(schema: Schema, name: str, value: object) -> object:
-    """The value of a column as Python's own kind of value. ValueError where it is of another kind."""
-    _, accepts, convert = KINDS[schema.kinds[name]]
-    fits = isinstance(value, accepts) and (convert is bool or not isinstance(value, bool))
-    if not fits or convert is str and set("\r\n") & set(value):
-        raise ValueError(f"table {schema.name}, column {name}: {value!r} is not of kind {schema.kinds[name]}")
-    return convert(value)
-
-
-def _replace(path: Path, rows: pd.DataFrame) -> None:
-    """Writes a whole file, unless it has this content."""
-    data = _lines(rows)
-    if not path.exists() or path.read_bytes() != data:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_file.replace(path, data)
-        path.with_suffix(".csv.xz").unlink(missing_ok=True)
-
-
-def _lines(rows: pd.DataFrame, header: bool = True) -> bytes:
+def _lines(rows: pd.DataFrame, header: bool) -> bytes:
     return rows.to_csv(index=False, header=header, lineterminator="\n").encode()

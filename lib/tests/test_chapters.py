@@ -8,6 +8,7 @@ import re
 import shutil
 
 import matplotlib
+import nbformat
 import pandas as pd
 import pytest
 import transformers
@@ -25,15 +26,13 @@ USED = re.compile(r"chapter\.(table|has)\(([^)]*)\)")
 LONGEST = 15  # lines of a cell
 
 
-def cells_of(notebook) -> list[dict]:
-    """The cells of a notebook, with their sources as texts."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    return [cell | {"source": "".join(cell["source"])} for cell in cells]
+def cells_of(notebook) -> list[nbformat.NotebookNode]:
+    return nbformat.read(notebook, as_version=4).cells
 
 
 def code_of(notebook) -> list[str]:
     """The sources of a notebook's code cells."""
-    return [cell["source"] for cell in cells_of(notebook) if cell["cell_type"] == "code"]
+    return [cell.source for cell in cells_of(notebook) if cell.cell_type == "code"]
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +125,10 @@ def test_a_chapter_ends_with_its_explorer(notebook, whole, tmp_path, rendering, 
 def test_a_notebook_is_a_chapter_of_short_cells(notebook):
     """A question stands before the code, one cell has the parameters, and no cell defines a function or is long."""
     cells = cells_of(notebook)
-    assert [cell["cell_type"] for cell in cells[:2]] == ["markdown", "code"] and cells[0]["source"].startswith("# ")
-    (tagged,) = [cell["source"] for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-    assert "run_dir =" in tagged
-    for source in {*code_of(notebook)} - {tagged}:
+    assert [cell.cell_type for cell in cells[:2]] == ["markdown", "code"] and cells[0].source.startswith("# ")
+    (parameters,) = [cell.source for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    assert "run_dir =" in parameters
+    for source in {*code_of(notebook)} - {parameters}:
         lines = [line for line in source.splitlines() if line.strip()]
         assert not re.search(r"^\s*(def|class) ", source, re.MULTILINE), lines[0]
         assert len(lines) <= LONGEST, f"{len(lines)} lines from {lines[0]}"

@@ -42,8 +42,8 @@ def test_a_saved_picture_is_small_looks_the_same_and_is_written_twice_alike(tmp_
         theme.save(figure, tmp_path / run, "trees")
     first, second = ([(tmp_path / run / f"trees.{kind}").read_bytes() for kind in ("png", "svg")]
                      for run in ("first", "second"))
-    before, after = (np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), int) for png in (drawn.getvalue(), first[0]))
-    distance = np.abs(before - after)
+    before, after = (Image.open(io.BytesIO(png)).convert("RGB") for png in (drawn.getvalue(), first[0]))
+    distance = np.abs(np.asarray(before, int) - np.asarray(after, int))
     assert first == second and len(first[0]) < 0.6 * len(drawn.getvalue())
     assert distance.max() < 30 and distance.mean() < 1, "of 255: no hue becomes another's"
 

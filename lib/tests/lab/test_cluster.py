@@ -69,7 +69,7 @@ def drafters_of(pairs, *names) -> dict:
 
 
 def test_tables_are_those_of_one_process(address, tmp_path):
-    """Byte for byte: traces, live rounds and enumeration, though rows run anywhere and one worker is killed on the way."""
+    """Byte for byte: traces, live rounds and enumeration, though rows run anywhere and a worker is killed on the way."""
     pair = load_pair("small/tiny", dtype="float32")
     keys = [(language, 1.0, 0.8, shape, "naive", "iid") for language in range(2) for shape in ("chain:2", "star:2")]
     made = []

@@ -24,7 +24,7 @@ def test_a_fingerprint_follows_each_of_its_parts_and_stays_when_the_project_move
 
     first = mark()
     assert first == mark(home="there/deeper") and len(first) == 12
-    others = [mark("023"), mark("103"), mark("120"), mark("213"), mark(parameters={}), mark(device="cuda"), mark(code="1"),
+    others = [*map(mark, ("023", "103", "120", "213")), mark(parameters={}), mark(device="cuda"), mark(code="1"),
               mark(code="12")]
     assert len({first, *others}) == 9
     assert mark(code="123") == others[-1], "tests make no rows"

@@ -144,8 +144,10 @@ def test_choices_end_with_the_tree_of_all_prompts():
 def test_looping_texts_choose_and_judge_no_tree(tmp_path):
     bench = bench_of(tmp_path)
     made = record(bench, {})
-    table = bench.store.open("texts").frame().assign(loops=[name in "ad" for name in PROMPTS.names])
-    bench.store.write("texts", table.drop(columns="fingerprint"))
+    table = bench.store.open("texts")
+    rows = table.frame().drop(columns="fingerprint").assign(loops=[name in "ad" for name in PROMPTS.names])
+    table.path.unlink()
+    bench.store.open("texts").extend(rows)
     choosing, judging = study.parts_of(bench, made)
     assert choosing.prompts == ("b",) and judging.prompts == ("c", "e", "f")
 
