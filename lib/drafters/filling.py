@@ -39,8 +39,11 @@ def top_tokens(scores: Tensor, count: int) -> Tensor:
 def rank_of(scores: Tensor, tokens: Tensor) -> Tensor:
     """The rank of tokens int64[S] in scores [S, V]: how many score higher, or as high with a lower index. int64[S]."""
     score = scores.gather(1, tokens[:, None])
-    lower = torch.arange(scores.shape[1], device=scores.device) < tokens[:, None]
-    return (scores > score).sum(1) + ((scores == score) & lower).sum(1)
+    higher, as_high = ((scores > score).sum(1, dtype=torch.int32), (scores >= score).sum(1, dtype=torch.int32))
+    tied = (as_high > higher + 1).nonzero()[:, 0]
+    lower = torch.arange(scores.shape[1], device=scores.device) < tokens[tied, None]
+    higher[tied] += ((scores[tied] == score[tied]) & lower).sum(1, dtype=torch.int32)
+    return higher.long()
 
 
 def independent(probs: Tensor, count: int, draws: Draws) -> list[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
-from lib.attention.registration import check_attention, tree_forward
+from lib.attention.registration import check_attention
 from lib.decoding.checks import token_set, window_refusal
 from lib.decoding.loop import continuations
 from lib.drafters.drafter import Drafter
@@ -175,9 +175,10 @@ def _refusal(model, longest: int) -> str:
 
 def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
     """[S, V]: a model's logits at every transition, row by row. Prompts that share a beginning are prefilled once."""
-    cache = prefill(forward_pass(model, "layers"), prompts).cache
+    run = forward_pass(model)
+    cache = prefill(run, prompts).cache
     block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
-    logits = tree_forward(model, block, torch.arange(block.shape[1], device=block.device), None, cache).logits
+    logits = run(block, torch.arange(block.shape[1], device=block.device), None, cache).logits
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return torch.cat([row[: len(text) - 1] for row, text in zip(logits, written)])
 
