@@ -38,9 +38,10 @@ def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
     if ADDRESS not in os.environ:
         yield from (function(piece, *shared) for piece in pieces)
         return
-    from distributed import KilledWorker
+    from distributed import KilledWorker, get_client
 
-    client, task = _client(os.environ[ADDRESS]), (function, shared, identity(), torch.get_num_threads())
+    client = get_client(os.environ[ADDRESS], SECONDS)  # one for this process
+    task = function, shared, identity(), torch.get_num_threads()
     futures = [client.submit(_work, piece, *task, pure=False) for piece in pieces]
     try:
         yield from (future.result() for future in futures)
@@ -72,20 +73,6 @@ def check(worker: str, actual: Mapping[str, str], expected: Mapping[str, str]) -
         raise ClusterError(f"{worker} has other {', '.join(differing)}; bring it to this commit, models and packages")
 
 
-def _connect(address: str):
-    """A client of a cluster. ClusterError where there is none."""
-    from distributed import Client
-
-    try:
-        return Client(address, timeout=SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise ClusterError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
-                           "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
-
-
-_client = cache(_connect)  # this process's own
-
-
 @contextmanager
 def workers(count: int, say: Callable[[str], None]) -> Iterator[str]:
     """The address of a cluster of so many processes on this machine, on the loopback, which ends with the context."""
@@ -108,9 +95,16 @@ def used(address: str | None, count: int | None = None, say: Callable[[str], Non
     if find_spec("distributed") is None:
         raise ClusterError("the package distributed, which spreads work, is not installed; install the one that "
                            "requirements.txt names after `cluster:`")
+    from distributed import Client
+
     with ExitStack() as stack:
         address = address or stack.enter_context(workers(count, say))
-        with _connect(address) as client:
+        try:
+            client = Client(address, timeout=SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise ClusterError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
+                               "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
+        with client:
             for worker, actual in client.run(identity).items():
                 check(f"worker {worker}", actual, identity())
             if {*client.nthreads().values()} != {1}:
