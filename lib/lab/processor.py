@@ -48,17 +48,16 @@ def kind() -> str:
 
 
 @cache
-def cache_bytes() -> int | None:
-    """Bytes of its largest cache, as the operating system lists it; None where that is unknown."""
+def cache_bytes() -> int:
+    """Bytes of its largest cache, as the operating system lists it; 0 where that is unknown."""
     sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    return max((int(size[:-1]) * 1024 for size in sizes if size.endswith("K")), default=None)
+    return max((int(size[:-1]) * 1024 for size in sizes if size.endswith("K")), default=0)
 
 
 def free_memory(device: str | torch.device = "cpu") -> int:
     """Bytes that can still be allocated on the device."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return psutil.virtual_memory().available
+    is_cuda = torch.device(device).type == "cuda"
+    return torch.cuda.mem_get_info(device)[0] if is_cuda else psutil.virtual_memory().available
 
 
 class one_thread(ContextDecorator):

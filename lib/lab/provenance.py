@@ -69,11 +69,10 @@ def machine(device: str = "cpu") -> dict[str, object]:
 
 def commit() -> dict[str, object]:
     """The commit that is checked out, and whether files differ from it; "unknown" outside a checkout."""
-    commands = ["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"]
+    command = ["git", "-C", HOME, "describe", "--always", "--exclude=*", "--abbrev=40", "--dirty"]
     try:
-        head, changed = (subprocess.check_output(["git", "-C", HOME, *command], stderr=subprocess.DEVNULL, text=True)
-                         for command in commands)
-        return {"commit": head.strip(), "changed_files": bool(changed)}
+        head, _, changed = subprocess.check_output(command, stderr=subprocess.DEVNULL, text=True).strip().partition("-")
+        return {"commit": head, "changed_files": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return {"commit": "unknown", "changed_files": False}
 

@@ -114,6 +114,6 @@ def synchronise(device: str | torch.device) -> None:
 
 def flusher(device: str | torch.device = "cpu") -> Callable[[str], object]:
     """For `before`: evicts everything from the device's caches by reading twice as much as they hold."""
-    cached = (torch.device(device).type == "cpu" and processor.cache_bytes()) or 0
+    cached = processor.cache_bytes() if torch.device(device).type == "cpu" else 0
     data = torch.zeros(max(LEAST_FLUSHED, 2 * cached) // 4, device=device)  # writes might bypass the caches
     return lambda name: data.sum()

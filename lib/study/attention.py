@@ -307,8 +307,7 @@ def peak_rows(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06)
 
 def bytes_per_second(device: str, seconds: float) -> float:
     """The faster of a sum and a dot product over twice the bytes that the processor's caches hold."""
-    cached = processor.cache_bytes() or 0
-    size = READ_BY_GPU if torch.device(device).type == "cuda" else max(LEAST_READ, 2 * cached)
+    size = READ_BY_GPU if torch.device(device).type == "cuda" else max(LEAST_READ, 2 * processor.cache_bytes())
     data = torch.ones(2, size // 8, device=device)
     return data.nbytes / min(timing.shortest(call, device, seconds) for call in (data.sum, partial(torch.dot, *data)))
 
