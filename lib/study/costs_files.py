@@ -6,18 +6,16 @@ that checks that many draft tokens per prompt, `plain` rows a step without specu
 drafting a tree adds to a step. A curve has its steps where the points are.
 """
 
-from difflib import get_close_matches
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from lib.engines.methods import FORCED, PLAIN
-from lib.lab import provenance
 from lib.study.costs import Costs
+from lib.study.settings import COSTS, costs_file
 from lib.trees import named
 
-FOLDER = provenance.HOME / "data" / "costs"
 NEEDED = ("backend", "batch", "method", "nodes", "ms")
 COLUMNS = ("machine", "source", "note", "backend", "batch", "method", "shape", "nodes", "ms", "low", "high", "n")
 MOST = 10**6  # prompts of a batch, or draft tokens
@@ -26,24 +24,12 @@ NUMBERS = ("batch", "nodes", "ms", "low", "high", "n")
 
 def names() -> list[str]:
     """The names of the files of data/costs."""
-    return sorted(path.stem for path in FOLDER.glob("*.csv"))
-
-
-def path_of(name: str | Path) -> Path:
-    """The file of a name in data/costs, or a file by its path. FileNotFoundError names the nearest ones."""
-    paths = FOLDER / f"{name}.csv", Path(name).expanduser()
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        close = get_close_matches(str(name), names(), n=1, cutoff=0.4)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise FileNotFoundError(f"costs is {str(name)!r}, which is no CSV file and no name in data/costs; {hint}"
-                                f"The names are {', '.join(names())}")
-    return path
+    return sorted(path.stem for path in COSTS.glob("*.csv"))
 
 
 def read(name: str | Path) -> pd.DataFrame:
     """The rows of a file of costs, of one or several backends. ValueError names line, value and remedy."""
-    path = path_of(name)
+    path = costs_file(name)
     try:
         rows = pd.read_csv(path, dtype=str, keep_default_na=False)
     except ValueError as error:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from lib.drafters import registry as drafters
 from lib.lab import json_text
-from lib.lab.parameters import Distinct, Listed, Parameters, Some
+from lib.lab.parameters import Distinct, Listed, Parameters, Some, nearest
 from lib.lab.provenance import HOME
 from lib.models import prompts, registry
 from lib.trees import named
@@ -69,11 +69,13 @@ def read_log(path: str) -> None:
             raise ValueError(f"{path} begins with no object of JSON; give a log of JSON Lines")
 
 
-def read_costs(name: str) -> None:
-    """A CSV file of costs, or one of data/costs by its name; "" is none."""
-    names = sorted(path.stem for path in COSTS.glob("*.csv"))
-    if name and name not in names and not Path(name).expanduser().is_file():
-        raise ValueError(f"there are no costs {name!r}; give a CSV file, or one of {', '.join(names)}")
+def costs_file(name: str | Path) -> Path:
+    """A CSV file of costs by its path, or one of data/costs by its name. ValueError where there is none."""
+    files = {path.stem: path for path in COSTS.glob("*.csv")}
+    path = files.get(name) or Path(name).expanduser()
+    if not path.is_file():
+        raise ValueError(f"there are no costs {name!r}: {nearest(str(name), files)} Or give a CSV file")
+    return path
 
 
 def read_folder(path: str) -> None:
@@ -89,11 +91,7 @@ def read_engine(spec: str) -> None:
     parse(spec).engine.environment.python  # noqa: B018 - refuses
 
 
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
-Temperature = Annotated[float, Field(ge=0)]
-AboveZero = Annotated[float, Field(gt=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 TreeName = Annotated[str, read_by(read_tree)]
 Family = Annotated[str, read_by(lambda name: read_tree(f"{name}@1"))]
@@ -120,14 +118,12 @@ class Settings(Parameters):
 
 
 class Shapes(Settings):
-    """Notebook 01."""
-
     families: Distinct[Family]
     budget: Nodes
     max_budget: Annotated[int, Field(ge=4, le=MOST_NODES)]
     shape: TreeName
-    node: Natural
-    prefix_length: Natural
+    node: NonNegativeInt
+    prefix_length: NonNegativeInt
     greedy_by_rank: Listed[Probability]
     sampled_by_rank: Listed[Probability]
     near: Probability
@@ -142,22 +138,20 @@ class Shapes(Settings):
 
 
 class Attention(Settings):
-    """Notebook 03."""
-
-    batches: Some[Count]
-    prefixes: Some[Natural]
+    batches: Some[PositiveInt]
+    prefixes: Some[NonNegativeInt]
     drafts: Some[Nodes]
     dtypes: Some[NumberFormat]
-    query_heads: Count
-    kv_heads: Count
-    head_dim: Count
+    query_heads: PositiveInt
+    kv_heads: PositiveInt
+    head_dim: PositiveInt
     shape: Family
-    repeats: Count
-    cell_seconds: AboveZero
-    memory_limit_gb: AboveZero
-    threads: Natural
+    repeats: PositiveInt
+    cell_seconds: PositiveFloat
+    memory_limit_gb: PositiveFloat
+    threads: NonNegativeInt
     device: Device
-    seed: Natural
+    seed: NonNegativeInt
 
 
 class OfPairs(Settings):
@@ -165,10 +159,10 @@ class OfPairs(Settings):
 
     pairs: Some[Annotated[str, read_by(registry.sources)]]
     prompts: Annotated[str, read_by(read_prompts)]
-    judge_prompts: Count
+    judge_prompts: PositiveInt
     dtype: NumberFormat
     device: Device
-    seed: Natural
+    seed: NonNegativeInt
 
     @property
     def files(self) -> list[Path]:
@@ -198,67 +192,61 @@ class OfPairs(Settings):
 
 
 class Acceptance(OfPairs):
-    """Notebook 02."""
-
     drafters: Distinct[DrafterSpec]
-    choose_prompts: Count
-    new_tokens: Count
-    temperatures: Some[Temperature]
+    choose_prompts: PositiveInt
+    new_tokens: PositiveInt
+    temperatures: Some[NonNegativeFloat]
     families: Distinct[Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]]
     budgets: Some[Nodes]
     budget: Nodes
     chain_lengths: Distinct[Nodes]
     live_shapes: Some[TreeName]
-    live_tokens: Count
+    live_tokens: PositiveInt
     publish: Folder
     interactive: bool
 
 
 class Rules(OfPairs):
-    """Notebook 04."""
-
-    vocabulary: Count
-    languages: Count
-    proof_languages: Count
+    vocabulary: PositiveInt
+    languages: PositiveInt
+    proof_languages: PositiveInt
     proof_shapes: Some[TreeName]
     exact_shapes: Some[TreeName]
-    temperatures: Some[AboveZero]
+    temperatures: Some[PositiveFloat]
     agreement: Probability
     agreements: Distinct[Probability]
     chain_lengths: Some[Nodes]
     live_shapes: Some[TreeName]
-    live_temperatures: Some[AboveZero]
-    live_tokens: Count
-    samples: Count
-    tested_prompts: Count
-    test_temperature: AboveZero
-    test_top_k: Count
+    live_temperatures: Some[PositiveFloat]
+    live_tokens: PositiveInt
+    samples: PositiveInt
+    tested_prompts: PositiveInt
+    test_temperature: PositiveFloat
+    test_top_k: PositiveInt
 
 
 class Speed(OfPairs):
-    """Notebook 05."""
-
     drafters: Distinct[DrafterSpec]
     logs: Annotated[str, read_by(read_log)]
     endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
     served: str
-    temperature: Temperature
-    costs: Annotated[str, read_by(read_costs)]
+    temperature: NonNegativeFloat
+    costs: Annotated[str, read_by(lambda name: name and costs_file(name))]
     formats: Distinct[NumberFormat]
     engines: Distinct[Annotated[str, read_by(read_engine)]]
     engine_drafters: Distinct[Annotated[str, read_by(lambda name: name in drafters.DRAFTERS or registry.source(name))]]
     engine_lengths: Some[Nodes]
-    choose_prompts: Count
-    new_tokens: Count
-    batches: Some[Count]
-    raced: Listed[Natural]
-    raced_beside: Natural
-    most_raced: Count
+    choose_prompts: PositiveInt
+    new_tokens: PositiveInt
+    batches: Some[PositiveInt]
+    raced: Listed[NonNegativeInt]
+    raced_beside: NonNegativeInt
+    most_raced: PositiveInt
     most_nodes: Nodes
-    most_depth: Count
-    sampled_temperature: Temperature
-    lengths: Distinct[Count]
-    threads: Natural
+    most_depth: PositiveInt
+    sampled_temperature: NonNegativeFloat
+    lengths: Distinct[PositiveInt]
+    threads: NonNegativeInt
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -273,8 +261,8 @@ class Speed(OfPairs):
     @property
     def files(self) -> list[Path]:
         """Those of pairs and prompts, the log and the costs."""
-        paths = map(Path.expanduser, (Path(self.logs), Path(self.costs), COSTS / f"{self.costs}.csv"))
-        return [*super().files, *filter(Path.is_file, paths)]
+        costs = [costs_file(self.costs)] if self.costs else []
+        return [*super().files, *costs, *([Path(self.logs).expanduser()] if self.logs else [])]
 
     @model_validator(mode="after")
     def consistent(self) -> Self:
