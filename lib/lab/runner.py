@@ -34,7 +34,7 @@ def carry_out(plan: RunPlan, say: Say) -> Path | None:
     """
     with locked(plan.folder):
         record = load(plan.folder) | facts(plan)
-        record["parameters"] = record.get("parameters", {}) | {stage.name: stage.parameters for stage in plan.stages}
+        record["parameters"] |= {stage.name: stage.parameters for stage in plan.stages}
         say(f"profile {plan.profile_name}: {plan.profile.about}\nrun {plan.name}, in "
             f"{plan.folder.relative_to(plan.home)}: {', '.join(stage.name for stage in plan.stages)}; rows that are "
             "measured already are kept")
@@ -66,8 +66,7 @@ def render(home: Path, folder: Path, say: Say, reference: bool = False) -> Path:
         try:
             for name in names:
                 notebook = home / "notebooks" / f"{name}.ipynb"
-                values = record.get("parameters", {}).get(name, {})
-                values |= {RUN_DIR: os.path.relpath(folder, notebook.parent)}
+                values = record["parameters"].get(name, {}) | {RUN_DIR: os.path.relpath(folder, notebook.parent)}
                 execute.run(notebook, folder / "executed" / notebook.name,
                             {key: values[key] for key in values.keys() & defaults_of(notebook).keys()})
                 say(f"rendered {name}")
@@ -90,9 +89,6 @@ def spoken(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds))).removeprefix("0:")
 
 
-# ----------------------------------------------------------------------------------------------------------- run.json
-
-
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Reserves a run's folder for this process, until the process ends. UsageError where another process has it."""
@@ -108,7 +104,7 @@ def locked(folder: Path) -> Iterator[None]:
 def load(folder: Path) -> dict:
     """The record of a run, an empty one for a new run. UsageError where run.json cannot be read."""
     if not (folder / "run.json").exists():
-        return {"started": now(), "stages": {}}
+        return {"started": now(), "stages": {}, "parameters": {}}
     try:
         return provenance.read(folder)
     except ValueError as error:
@@ -135,12 +131,10 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# ------------------------------------------------------------------------------------------------------ the reference
-
-
 def make_reference(home: Path, folder: Path, say: Say) -> None:
     """Makes a run the committed one: its tables, record, figures, executed notebooks, report, and README's findings."""
-    readme, results, executed = home / "README.md", home / "data" / "results" / "reference", home / "notebooks" / "executed"
+    readme, results = home / "README.md", home / "data" / "results" / "reference"
+    executed = home / "notebooks" / "executed"
     report = nbformat.read(folder / "executed" / f"{REPORT}.ipynb", as_version=4)
     text = with_findings(readme.read_text(encoding="utf-8"), report)
     sources = "\n".join(cell.source for cell in report.cells)
@@ -174,8 +168,5 @@ def with_findings(readme: str, report: nbformat.NotebookNode) -> str:
     if not 0 <= begin < end:
         raise UsageError(f"README.md lacks the lines {' and '.join(FINDINGS)}, between which the findings go")
     outputs = [output.get("data", {}) for cell in report.cells for output in cell.get("outputs", [])]
-    opening = next((data["text/markdown"] for data in outputs if "text/markdown" in data), None)
-    if opening is None:
-        raise UsageError("the report shows no Markdown, of which the first becomes README.md's findings; run it to its "
-                         "end first")
+    opening = next(data["text/markdown"] for data in outputs if "text/markdown" in data)
     return f"{readme[:begin]}{FINDINGS[0]}\n{opening}\n{readme[end:]}"
