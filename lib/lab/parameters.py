@@ -26,9 +26,9 @@ def split(value: object) -> object:
 
 def distinct(members: list) -> list:
     """The members. ValueError where one is repeated."""
-    repeated = [member for index, member in enumerate(members) if member in members[:index]]
-    if repeated:
-        raise ValueError(f"{repeated[0]!r} is named twice; name each once")
+    for member in members:
+        if members.count(member) > 1:
+            raise ValueError(f"{member!r} is named twice; name each once")
     return members
 
 

@@ -84,6 +84,7 @@ def read(run_dir: str | Path) -> dict:
         raise FileNotFoundError(f"{run_dir} holds no run (no run.json); ./run_notebooks.sh makes one")
     try:
         record = json_text.loads(path.read_text(encoding="utf-8"))
+        record["parameters"].items()
         for stage in record["stages"].values():
             stage["finished"], stage["machine"].items()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
