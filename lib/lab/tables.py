@@ -113,6 +113,11 @@ class Table:
         atomic_file.append(self.path, _lines(self.schema.frame(list(added.values())), header=False))
         self._rows |= added
 
+    def add(self, rows: Iterable[Mapping] | pd.DataFrame) -> None:
+        """Add those rows whose keys are missing (see `extend`)."""
+        rows = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else rows
+        self.extend([row for row in rows if tuple(row[name] for name in self.schema.key) not in self.keys()])
+
     def frame(self) -> pd.DataFrame:
         """All rows, in the order in which they were added."""
         return self.schema.frame(list(self._rows.values()))

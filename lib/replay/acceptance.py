@@ -23,20 +23,20 @@ def rounds_of(trace: Trace, tree: Tree, drafter: str) -> Walk:
 
 def tally_walk(trace: Trace, walk: Walk, **counts: np.ndarray) -> pd.DataFrame:
     """`tally` of a trace's rounds; counts: further numbers [R]."""
-    return tally(trace.prompts, trace.kinds, walk.rows, drafted=walk.drafted, accepted=walk.accepted, **counts)
+    return tally(trace.prompts, walk.rows, drafted=walk.drafted, accepted=walk.accepted, **counts)
 
 
-def tally(prompts: Sequence[str], kinds: Sequence[str], rows: np.ndarray, **counts: np.ndarray) -> pd.DataFrame:
+def tally(prompts: Sequence[str], rows: np.ndarray, **counts: np.ndarray) -> pd.DataFrame:
     """Sums over rounds, one row per prompt, those without rounds included.
 
-    prompts, kinds: of each row of the trace. rows int64[R]: each round's row. counts: numbers [R], integers or float,
+    prompts: of each row of the trace. rows int64[R]: each round's row. counts: numbers [R], integers or float,
     and `rounds`, how often each counts, by default once.
     """
     sums = {}
     for name, values in {"rounds": np.ones(len(rows), bool), **counts}.items():
         total = np.bincount(np.asarray(rows, dtype=np.int64), values, minlength=len(prompts))
         sums[name] = total if np.asarray(values).dtype.kind == "f" else total.astype(np.int64)
-    return pd.DataFrame({"prompt": list(prompts), "kind": list(kinds), **sums})
+    return pd.DataFrame({"prompt": list(prompts), **sums})
 
 
 def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
@@ -50,8 +50,7 @@ def by_depth(trace: Trace, tree: Tree, walk: Walk) -> pd.DataFrame:
     for depth in range(1, tree.max_depth + 1):
         accepted = walk.accepted >= depth
         reached = accepted | ((walk.accepted == depth - 1) & open_end)
-        frames.append(tally(trace.prompts, trace.kinds, walk.rows, reached=reached, accepted=accepted).assign(
-            depth=depth))
+        frames.append(tally(trace.prompts, walk.rows, reached=reached, accepted=accepted).assign(depth=depth))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -61,15 +60,15 @@ def by_quarter(trace: Trace, walk: Walk) -> pd.DataFrame:
     frames = []
     for quarter in range(1, 5):
         within = walk.select(quarters == quarter)
-        frames.append(tally(trace.prompts, trace.kinds, within.rows, accepted=within.accepted).assign(quarter=quarter))
+        frames.append(tally(trace.prompts, within.rows, accepted=within.accepted).assign(quarter=quarter))
     return pd.concat(frames, ignore_index=True)
 
 
 def by_node(tree: Tree, walk: Walk) -> pd.DataFrame:
-    """One row per drafted node: its path of ranks ("0.0.1"), its depth, the rounds, and how many accepted it."""
+    """One row per drafted node: its path of ranks ("0.0.1"), the rounds, and how many accepted it."""
     accepted = np.bincount(walk.nodes, minlength=tree.size) @ tree.mask.astype(np.int64)
     paths = [".".join(map(str, path)) for path in tree.choices()]
-    return pd.DataFrame({"path": paths, "depth": tree.depth[1:], "rounds": len(walk.nodes), "accepted": accepted[1:]})
+    return pd.DataFrame({"path": paths, "rounds": len(walk.nodes), "accepted": accepted[1:]})
 
 
 def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
@@ -78,7 +77,7 @@ def by_rank(trace: Trace, drafter: str) -> pd.DataFrame:
     """
     rows, starts = np.nonzero(trace.before_limit)
     ranks = np.minimum(trace.next_ranks(drafter)[rows, starts], RANKS)
-    frames = [tally(trace.prompts, trace.kinds, rows, count=ranks == rank).assign(rank=rank)
+    frames = [tally(trace.prompts, rows, count=ranks == rank).assign(rank=rank)
               for rank in range(RANKS + 1)]
     return pd.concat(frames, ignore_index=True).rename(columns={"rounds": "positions"})
 

@@ -159,7 +159,7 @@ def tally(trace: Trace, survive: np.ndarray) -> pd.DataFrame:
     at = np.arange(width)[None]
     starts = _chained_starts(survive) * (at < trace.starts(depths - 1)[:, None])
     accepted = starts * survive[..., 1:].sum(-1)
-    return acceptance.tally(trace.prompts, trace.kinds, np.repeat(np.arange(rows), width), rounds=starts.ravel(),
+    return acceptance.tally(trace.prompts, np.repeat(np.arange(rows), width), rounds=starts.ravel(),
                             accepted=accepted.ravel())
 
 

@@ -147,7 +147,7 @@ def read(target, drafters: Mapping[str, object], texts: Texts, *, temperature: f
          siblings: int = 0, generator: torch.Generator | None = None) -> Trace:
     """The trace of continuations that exist already, in which rounds may start at all transitions.
 
-    target: the model that wrote them; None if it is not here, which leaves `target_probs` 0 and gives no `alpha`.
+    target: the model that wrote them; None if it is not here, which leaves `target_probs` 0.
     drafters: language models of the target's vocabulary with tree attention, or drafters with `read_ahead`, which reads
     `ahead` tokens. siblings: the most sampled children of a node for which `chances` are kept (see `expectation`), with
     a temperature and a generator. ValueError for a model without tree attention, or with too short a window.
@@ -199,7 +199,7 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
         array[inside] = values.cpu().numpy()
         return array
 
-    by_drafter = {"ranks": {}, "probs": {}, "alpha": {}, "chances": {}}
+    by_drafter = {"ranks": {}, "probs": {}, "chances": {}}
     target_probs = np.zeros(inside.shape, np.float32)
     if target is not None:
         logits = branched_logits(target, texts.prompts, texts.written)
@@ -219,8 +219,6 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
         by_drafter["ranks"][name] = spread(rank_of(scores, token), fill=PADDING["ranks"], kind=np.int32)
         by_drafter["probs"][name] = spread(proposal.gather(1, token[:, None])[:, 0])
-        if target is not None:
-            by_drafter["alpha"][name] = spread(torch.minimum(warped, warp(scores, temperature)).sum(-1))
         if siblings:
             by_rule = chances(warped, proposal, token, siblings, generator)
             by_drafter["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}

@@ -12,7 +12,7 @@ import numpy as np
 from lib.lab import atomic_file
 
 BY_ROW = ("tokens", "lengths", "ended", "target_probs")
-BY_DRAFTER = ("ranks", "probs", "alpha", "chances")
+BY_DRAFTER = ("ranks", "probs", "chances")
 PADDING = {"tokens": -1, "ranks": -1}  # values after a row's end; 0 elsewhere
 INTEGERS = {"tokens": np.int32, "lengths": np.int64, "ended": bool, "ranks": np.int32}
 NAMES = ("labels", "prompts", "kinds")  # kept as JSON
@@ -28,10 +28,9 @@ class Trace:
     rounds may start; the text goes on past it, so that it decides the last rounds to their ends. ended: bool[N],
     whether EOS ended the text.
     By transition, float[N, L], at the trace's temperature, and at temperature 1 for a greedy trace: `target_probs` of
-    c_{i+1}; by drafter `ranks` (int32; -1 after the end) and `probs`, and `alpha` = sum min(p, q) of the warped
-    distributions, one-hot for a greedy trace (Leviathan et al. 2023, corollary 3.6).
+    c_{i+1}; by drafter `ranks` (int32; -1 after the end) and `probs`.
     Where a proposal depends on where the round started, `ranks` and `probs` are [N, L, D]: entry [n, i, d] is of
-    c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i, without alpha.
+    c_{i+d+1} among the candidates d + 1 tokens ahead in a round that starts at i.
     `chances`: float[N, L, K] by "drafter|rule|k", the input of `expectation`. `prompts` and `kinds` name the rows;
     `labels` has temperature and target, and "chains", whether the target takes chains alone.
     """
@@ -42,7 +41,6 @@ class Trace:
     target_probs: np.ndarray
     ranks: Mapping[str, np.ndarray]
     probs: Mapping[str, np.ndarray]
-    alpha: Mapping[str, np.ndarray]
     prompts: tuple[str, ...]
     kinds: tuple[str, ...]
     labels: Mapping[str, object] = field(default_factory=dict)

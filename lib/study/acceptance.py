@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn, uint8
 
-from lib.drafters.registry import folder_of, made_for
+from lib.drafters.registry import folders_of
 from lib.engines.log import Log
 from lib.engines.methods import PLAIN, PLAIN_WAY, Sizes, Way, rounds_of
 from lib.engines.own import Own
@@ -21,14 +21,11 @@ from lib.study.bench import Bench
 
 
 def record(bench: Bench, drafters: Mapping[str, object]) -> Recorded:
-    """The backend's plain text of each prompt as a trace that goes on past the answer, in which rounds start as long as
-    the answer goes on; with the ranks of `drafters` (see `recording.record`) where the backend is this project's loop,
-    or a log. Fills the table "texts".
+    """The backend's plain text of each prompt, which goes on past the answer, as a trace, with the ranks of `drafters`
+    (see `recording.record`) where the backend is this project's loop, or a log. Fills the table "texts".
     """
     if isinstance(bench.backend, Log):
-        table, source = bench.store.open("texts"), bench.source
-        table.extend([source | row for row in bench.backend.rows()
-                      if (*source.values(), row["prompt"]) not in table.keys()])
+        bench.store.open("texts").add([bench.source | row for row in bench.backend.rows()])
         return Recorded(bench.backend.trace(recording.of_ranks(drafters), bench.longest), bench.prompts.ids)
     if isinstance(bench.backend, Own):
         pair, temperature = bench.backend.pair, bench.backend.temperature
@@ -48,17 +45,15 @@ def record(bench: Bench, drafters: Mapping[str, object]) -> Recorded:
 
 
 def traces_folder(bench: Bench, drafters: Mapping[str, object], **settings) -> tuple[Path, int]:
-    """The folder of the batches of a trace, in the run, and the tokens by which it goes on past the limit. Its name is
-    a fingerprint of what decides the trace: code, versions and machine, weights, heads, prompts and settings; and these
-    tokens. So notebooks share a trace that is equal, and one that goes on further serves too.
+    """The run's folder of the batches of a trace, and the tokens by which it goes on past the limit; both are in its
+    name, with a fingerprint of what decides the trace. So notebooks share a trace that is equal or goes on further.
     """
-    pair, prompts = bench.backend.pair, bench.prompts
-    ranked = recording.of_ranks(drafters)
+    pair, prompts, ranked = bench.backend.pair, bench.prompts, recording.of_ranks(drafters)
     models = {"": pair.target} | {name: model for name, model in ranked.items() if isinstance(model, nn.Module)}
     mark = provenance.fingerprint(
-        files=[folder_of(pair.target_name, name) for name in made_for(pair.target_name)],
-        device=pair.target.device.type, parameters=settings | {
-            "dtype": pair.dtype, "weights": {name: weights_digest(model) for name, model in models.items()}, "drafters": sorted(ranked),
+        files=folders_of(pair.target_name), device=pair.target.device.type, parameters=settings | {
+            "dtype": pair.dtype, "weights": {name: weights_digest(model) for name, model in models.items()},
+            "drafters": sorted(ranked),
             "prompts": [[name, *ids.tolist()] for name, ids in zip(prompts.names, prompts.ids)]})
     name = f"{pair.target_name}-{mark}".replace("/", "_")
     folders = bench.store.folder / "traces"
@@ -79,8 +74,7 @@ def _plain_texts(bench: Bench) -> list[list[int]]:
     """The plain text of each prompt, decoded alone and kept row by row. After an answer has ended, the engine is asked
     to continue it, so that the text decides every round. (An engine that ignores ends may write another token there.)
     """
-    done = bench.store.open("texts").keys()
-    source = tuple(bench.source.values())
+    done, source = bench.store.open("texts").keys(), tuple(bench.source.values())
     missing = [row for row, name in enumerate(bench.prompts.names) if (*source, name) not in done]
     with bench.running(*[PLAIN_WAY] if missing else []) as running:
         for row in missing:
@@ -94,12 +88,9 @@ def _plain_texts(bench: Bench) -> list[list[int]]:
 
 def _write_texts(bench: Bench, texts: Mapping[int, Sequence[int]]) -> None:
     """Adds the texts of prompts by their rows to the table "texts", where they are missing."""
-    table, names, source = bench.store.open("texts"), bench.prompts.names, bench.source
-    done = table.keys()
-    table.extend([
-        dict(**source, prompt=names[row], ids=" ".join(map(str, text)), loops=loops(text),
-             tokens=answer_length(text, bench.new_tokens, bench.ends), remark="")
-        for row, text in texts.items() if (*source.values(), names[row]) not in done])
+    bench.store.open("texts").add([
+        dict(**bench.source, prompt=bench.prompts.names[row], ids=" ".join(map(str, text)), loops=loops(text),
+             tokens=answer_length(text, bench.new_tokens, bench.ends), remark="") for row, text in texts.items()])
 
 
 def answer_length(tokens: Sequence[int], limit: int, ends: Sequence[int]) -> int:
@@ -111,15 +102,10 @@ def replay(bench: Bench, recorded: Recorded, ways: Sequence[Way],
            rows: Sequence[int] | None = None) -> dict[str, dict[int, Sizes]]:
     """By way and prompt the rounds; adds the missing rows of the table "rounds". rows: the prompts; None for all."""
     rows = range(len(bench.prompts.names)) if rows is None else rows
-    table, source, added = bench.store.open("rounds"), bench.source, []
     some = recorded.select(np.array(rows, dtype=int))
-    done, replayed = table.keys(), {way.name: dict(zip(rows, rounds_of(way, some, bench.new_tokens))) for way in ways}
-    for way in ways:
-        for row, sizes in replayed[way.name].items():
-            name = bench.prompts.names[row]
-            if (*source.values(), way.method, way.shape_name, name) not in done:
-                drafted, accepted, calls = sizes.sum(0).tolist()
-                added.append(dict(**source, drafter=way.method, shape=way.shape_name, prompt=name, rounds=len(sizes),
-                                  drafted=drafted, accepted=accepted, calls=calls))
-    table.extend(added)
+    replayed = {way.name: dict(zip(rows, rounds_of(way, some, bench.new_tokens))) for way in ways}
+    bench.store.open("rounds").add([
+        dict(**bench.source, drafter=way.method, shape=way.shape_name, prompt=bench.prompts.names[row],
+             rounds=len(sizes), **dict(zip(("drafted", "accepted", "calls"), sizes.sum(0).tolist())))
+        for way in ways for row, sizes in replayed[way.name].items()])
     return replayed

@@ -1,21 +1,19 @@
 """How long tree attention takes, beside its alternatives and the peaks of the machine: the tables of notebook 03.
 
-In each cell of a grid all alternatives run interleaved on the same inputs. An alternative is prepared once and then
-called: `PREPARE[name](problem)` returns a function without arguments that computes [B, Hq, m, d]. Preparation makes
-what a decoder has at hand anyway (index lists, a cache with room after the prefix); the timed call includes whatever a
-decoder must do for each tree (copies of keys, masks, plans).
+In each cell of a grid all alternatives run interleaved on the same inputs. `PREPARE[name](problem)` makes what a
+decoder has at hand anyway (index lists, a cache with room after the prefix) and returns the function without arguments
+that is timed: it computes [B, Hq, m, d], and does what a decoder must do for each tree (copies of keys, masks, plans).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from lib.attention.backends import BACKENDS, folded, refusal
@@ -83,11 +81,9 @@ class Cell:
 
 
 def measure(store: Store, settings: Attention) -> None:
-    """The tables "peaks", "attention_errors" and "attention".
-
-    A cell's rows are on disk as soon as it is done; its inputs depend on the seed and its place in the grid. With
-    flushed caches only the smallest batch is timed. ValueError where the device has units for none of the dtypes, or
-    heads do not fit.
+    """The tables "peaks", "attention_errors" and "attention"; a cell's inputs depend on the seed and its place in the
+    grid. With flushed caches only the smallest batch is timed. ValueError where the device has units for none of the
+    dtypes, or heads do not fit.
     """
     device, dtypes, drafts, prefixes = settings.device, settings.dtypes, settings.drafts, settings.prefixes
     if settings.query_heads % settings.kv_heads:
@@ -140,21 +136,11 @@ class Problem:
         """Query heads per key head."""
         return self.query.shape[1] // self.key.shape[1]
 
-    @cached_property
-    def scratch(self) -> tuple[Tensor, Tensor]:
-        """A sequential decoder's cache: keys and values whose slots after the prefix are overwritten path by path."""
-        return self.key.clone(), self.value.clone()
-
     @property
     def paths(self) -> list[Tensor]:
         """Node indices root .. leaf, one int64 tensor per leaf."""
         is_leaf = self.tree_mask.sum(0) == 1  # a leaf is visible to itself alone
         return [self.tree_mask[leaf].nonzero().flatten() for leaf in is_leaf.nonzero().flatten()]
-
-
-def on_path(query: Tensor, key: Tensor, value: Tensor, mask: SharedMask, prefix: int) -> Tensor:
-    """Causal attention of a path's nodes after so many keys, in its best form."""
-    return folded(query, key, value, mask, [prefix] * len(query), query.shape[-1] ** -0.5, need_lse=False)[0]
 
 
 def in_backend(backend: str, p: Problem) -> Call:
@@ -176,38 +162,16 @@ def dense_mask(p: Problem) -> Call:
     return run
 
 
-def branch_batch(p: Problem) -> Call:
-    """Each path is a row of its own, with its own copy of the prefix: one causal call."""
-    nodes = pad_sequence(p.paths, batch_first=True).to(p.query.device)  # [leaves, longest], padded
-    mask = SharedMask(causal(nodes.shape[1], 0, nodes.device))
-    found = {node: (leaf, depth) for leaf, path in enumerate(p.paths) for depth, node in enumerate(path.tolist())}
-    leaf, depth = torch.tensor([found[node] for node in range(len(found))], device=nodes.device).unbind(1)
-
-    def copied(x: Tensor) -> Tensor:
-        """A copy of keys or values for each path: [B, H, S, d] -> [B * leaves, H, prefix + longest, d]."""
-        copy = x.new_empty(len(x), len(nodes), x.shape[1], p.prefix + nodes.shape[1], x.shape[3])
-        copy[..., : p.prefix, :] = x[:, None, :, : p.prefix]
-        copy[..., p.prefix :, :] = x[:, :, p.prefix + nodes].transpose(1, 2)
-        return copy.flatten(0, 1)
-
-    def run() -> Tensor:
-        query = p.query[:, :, nodes].transpose(1, 2).flatten(0, 1)  # [B * leaves, Hq, longest, d]
-        output = on_path(query, copied(p.key), copied(p.value), mask, p.prefix).unflatten(0, (len(p.query), -1))
-        return output[:, leaf, :, depth].permute(1, 2, 0, 3)  # the index pair comes first: [m, B, Hq, d]
-
-    return run
-
-
 def sequential(p: Problem, by_path: bool) -> Call:
-    """One root-to-leaf path after another, each for the nodes that no earlier path has computed; or node by node, as in
-    plain decoding. The keys of a path are copied to the places after the prefix.
+    """One root-to-leaf path after another, each causal and for the nodes that no earlier path has computed; or node by
+    node, as in plain decoding. A path's keys and values are copied to the slots after the prefix.
     """
     computed, calls = set(), []
     for path in p.paths if by_path else [row.nonzero().flatten() for row in p.tree_mask]:
         new = path[[node not in computed for node in path.tolist()]]  # at the path's end
         computed.update(path.tolist())
         calls.append((path, new, SharedMask(causal(len(new), 0, path.device))))
-    cache_key, cache_value = p.scratch
+    cache_key, cache_value = p.key.clone(), p.value.clone()
 
     def run() -> Tensor:
         output = torch.empty_like(p.query)
@@ -215,7 +179,8 @@ def sequential(p: Problem, by_path: bool) -> Call:
             end = p.prefix + len(path)
             cache_key[:, :, p.prefix : end] = p.key[:, :, p.prefix + path]
             cache_value[:, :, p.prefix : end] = p.value[:, :, p.prefix + path]
-            output[:, :, new] = on_path(p.query[:, :, new], cache_key, cache_value, mask, end - len(new))
+            output[:, :, new] = folded(p.query[:, :, new], cache_key, cache_value, mask, [end - len(new)] * len(output),
+                                       output.shape[-1] ** -0.5, need_lse=False)[0]
         return output
 
     return run
@@ -224,7 +189,6 @@ def sequential(p: Problem, by_path: bool) -> Call:
 PREPARE: dict[str, Callable[[Problem], Call]] = {
     **{name: partial(in_backend, name) for name in ("auto", *OURS)},
     "dense mask": dense_mask,
-    "branch batch": branch_batch,
     "path by path": partial(sequential, by_path=True),
     "node by node": partial(sequential, by_path=False),
 }
@@ -235,8 +199,7 @@ def time_cell(cell: Cell, names: Sequence[str], peaks: Mapping[str, float], *, s
     """A row of the table "attention" for each alternative: its quartiles, or why it was skipped.
 
     seconds: for all alternatives together; memory_gb: for any one of them; repeats: of a call, at most. In a cold cell
-    a call with a prefix of a few tokens loads the code again after the caches were flushed, since between the layers of
-    a model only keys and values are evicted.
+    a call with a short prefix loads the code again after the caches were flushed, since layers share it.
     """
     small = Problem.random(replace(cell, batch=1, prefix=FEW_TOKENS), torch.Generator().manual_seed(0), device)
     skipped = {name: reason for name in names
@@ -256,14 +219,13 @@ def time_cell(cell: Cell, names: Sequence[str], peaks: Mapping[str, float], *, s
 
 
 def reason_to_skip(name: str, cell: Cell, small: Problem, bandwidth: float, seconds: float, memory_gb: float) -> str:
-    """Why an alternative cannot serve a cell here or would go beyond its limits, by the copies of keys and values that
-    it makes and the times that it reads them; empty if it can, or only a call can tell. small: a problem of this kind.
+    """Why an alternative cannot serve a cell or would pass its limits, by the copies of keys and values that it makes
+    and how often it reads them; empty if it can, or only a call can tell. small: a problem of this kind.
     """
     if refused := processor.slow_dtype(cell.number, small.query.device) or refusal(name, *small.inputs):
         return f"refused: {refused}"
-    leaves = len(small.paths)
-    copies, reads = {"branch batch": (leaves, leaves), "dense mask": (small.group, small.group),
-                     "path by path": (1, leaves), "node by node": (1, cell.draft)}.get(name, (0, 1))
+    copies, reads = {"dense mask": (small.group, small.group), "path by path": (1, len(small.paths)),
+                     "node by node": (1, cell.draft)}.get(name, (0, 1))
     gigabytes = cell.key_bytes * (1 + copies) / 1e9
     if gigabytes > memory_gb:
         return f"memory: needs {gigabytes:.2f} GB, the limit is {memory_gb:g} GB"
@@ -283,9 +245,7 @@ def prepared(names: Iterable[str], problem: Problem) -> tuple[dict[str, Call], d
 
 
 def error_rows(cell: Cell, seed: int = 0, device: str = "cpu") -> pd.DataFrame:
-    """The rows of the table "attention_errors" in one cell's dtype: || ours - truth || / || truth || against the
-    float64 reference on its inputs.
-    """
+    """The rows of "attention_errors" of one dtype: || ours - truth || / || truth || against the float64 reference."""
     p = Problem.random(cell, torch.Generator().manual_seed(seed), device)
     wide = [x.double() for x in p.inputs]
     truth = tree_attention(*wide, p.tree_mask, p.prefix, backend="reference")
@@ -295,8 +255,8 @@ def error_rows(cell: Cell, seed: int = 0, device: str = "cpu") -> pd.DataFrame:
 
 
 def peak_rows(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06) -> pd.DataFrame:
-    """The rows of the table "peaks", from calls repeated for `seconds` each: bytes per second from memory, and for each
-    dtype operations per second of the fastest products.
+    """The rows of the table "peaks", from calls repeated for `seconds` each: bytes per second from memory, and
+    operations per second of the fastest products in each dtype.
     """
     rates = {"bandwidth": bytes_per_second(device, seconds)}
     for name in dtypes:

@@ -144,12 +144,9 @@ def arranged(prompts: PromptSet, choose: int, judge: int, generator: np.random.G
 
 def write_prompts(store: Store, prompts: PromptSet, parts: Sequence[str]) -> None:
     """Adds prompts to the table "prompts", those that are missing."""
-    table = store.open("prompts")
-    done = {name for (name,) in table.keys()}
-    table.extend([
+    store.open("prompts").add([
         dict(prompt=name, kind=kind, unit=stats.unit(name), turn=turn, part=part, tokens=len(ids))
-        for name, kind, turn, part, ids in zip(prompts.names, prompts.kinds, prompts.turns, parts, prompts.ids)
-        if name not in done])
+        for name, kind, turn, part, ids in zip(prompts.names, prompts.kinds, prompts.turns, parts, prompts.ids)])
 
 
 def is_later(prompts: PromptSet, rows: Sequence[int]) -> bool:

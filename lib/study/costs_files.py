@@ -1,9 +1,8 @@
-"""Cost curves of machines as files: those of data/costs, and a user's own, as `lib/engines/measure_served.py` writes
-it.
+"""Cost curves of machines as files: those of data/costs, and a user's own, made by `lib/engines/measure_served.py`.
 
 A file is a CSV table with the columns of the table "costs", and machine, source and note. `forced` rows hold a step
 that checks that many draft tokens per prompt, `plain` rows a step without speculation; rows of other methods hold what
-drafting a tree adds to a step. A curve has its steps where the points are.
+drafting a tree adds to a step.
 """
 
 from pathlib import Path
@@ -17,9 +16,9 @@ from lib.study.settings import COSTS, costs_file
 from lib.trees import named
 
 NEEDED = ("backend", "batch", "method", "nodes", "ms")
-COLUMNS = ("machine", "source", "note", "backend", "batch", "method", "shape", "nodes", "ms", "low", "high", "n")
+NUMBERS = ["batch", "nodes", "ms", "low", "high", "n"]
+COLUMNS = ["machine", "source", "note", "backend", "method", "shape", *NUMBERS]
 MOST = 10**6  # prompts of a batch, or draft tokens
-NUMBERS = ("batch", "nodes", "ms", "low", "high", "n")
 
 
 def names() -> list[str]:
@@ -31,39 +30,32 @@ def read(name: str | Path) -> pd.DataFrame:
     """The rows of a file of costs, of one or several backends. ValueError names line, value and remedy."""
     path = costs_file(name)
     try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
+        texts = pd.read_csv(path, dtype=str, keep_default_na=False)
     except ValueError as error:
         raise ValueError(f"{path} is no CSV table ({' '.join(str(error).split())}); give one with the columns "
                          f"{', '.join(NEEDED)}") from None
-    if missing := [column for column in NEEDED if column not in rows]:
-        raise ValueError(f"{path} lacks the column {missing[0]}; it has {', '.join(rows.columns)}")
-    if rows.empty:
-        raise ValueError(f"{path} has no row; give plain steps and checks of forced drafts")
-    rows = rows.reindex(columns=COLUMNS, fill_value="")
-    texts, numbers = rows, rows.assign(**{column: pd.to_numeric(rows[column], errors="coerce") for column in NUMBERS})
-    checks = numbers["method"].isin([PLAIN, FORCED])
-    for column, least in (("batch", 1), ("nodes", 0)):
-        _check(path, texts, column, numbers[column].between(least, MOST) & numbers[column].mod(1).eq(0),
-               f"a whole number from {least} on")
-    _check(path, texts, "nodes", numbers["nodes"].eq(0) | numbers["method"].ne(PLAIN), "0, of a plain step")
-    _check(path, texts, "ms", np.isfinite(numbers["ms"]) & (numbers["ms"].gt(0) | ~checks), "milliseconds above 0")
-    default = np.where(checks, "nodes:", "chain:") + numbers["nodes"].astype(int).astype(str)
-    numbers["shape"] = numbers["shape"].where(numbers["shape"].ne(""), default)
-    _check(path, texts.assign(shape=numbers["shape"]), "shape", checks | numbers["shape"].map(_is_tree),
-           "the name of a draft tree, such as chain:4")
-    shapes = numbers[~checks].groupby(["backend", "batch", "method"])["shape"].nunique()
+    if missing := [column for column in NEEDED if column not in texts]:
+        raise ValueError(f"{path} lacks the column {missing[0]}; it has {', '.join(texts.columns)}")
+    texts = texts.reindex(columns=COLUMNS, fill_value="")
+    rows = texts.assign(**texts[NUMBERS].apply(pd.to_numeric, errors="coerce"))
+    is_step, whole = rows["method"].isin([PLAIN, FORCED]), rows[["batch", "nodes"]].mod(1).eq(0)
+    default = np.where(is_step, "nodes:", "chain:") + rows["nodes"].map("{:g}".format)
+    rows["shape"] = texts["shape"] = texts["shape"].where(texts["shape"].ne(""), default)
+    for column, fits, remedy in (
+            ("batch", whole["batch"] & rows["batch"].between(1, MOST), "a whole number from 1 on"),
+            ("nodes", whole["nodes"] & rows["nodes"].between(0, MOST), "a whole number from 0 on"),
+            ("nodes", rows["nodes"].eq(0) | rows["method"].ne(PLAIN), "0, of a plain step"),
+            ("ms", np.isfinite(rows["ms"]) & (rows["ms"].gt(0) | ~is_step), "milliseconds above 0"),
+            ("shape", is_step | rows["shape"].map(_is_tree), "the name of a draft tree, such as chain:4")):
+        if not fits.all():
+            index = int(np.argmin(fits))
+            raise ValueError(f"{path}, line {index + 2}: {column} is {texts[column].iloc[index]!r}; give {remedy}")
+    shapes = rows[~is_step].groupby(["backend", "batch", "method"])["shape"].nunique()
     if (shapes < 2).any():
         backend, batch, method = shapes.idxmin()
         raise ValueError(f"{path} has one shape of the drafting of {method} ({backend}, batch {batch:.0f}); give two, "
                          "such as chain:1 and chain:4, so that it can be split into levels")
-    return numbers.astype({"batch": int, "nodes": int})
-
-
-def _check(path: Path, texts: pd.DataFrame, column: str, right: pd.Series, remedy: str) -> None:
-    """ValueError for the first row that is not right."""
-    if not right.all():
-        index = int(np.argmin(right))
-        raise ValueError(f"{path}, line {index + 2}: {column} is {texts[column].iloc[index]!r}; give {remedy}")
+    return rows.astype({"batch": int, "nodes": int})
 
 
 def _is_tree(name: str) -> bool:

@@ -1,7 +1,7 @@
 """Live decoding for what no trace decides: the tables "live" and "expected".
 
 Rules that sample their children decode live, beside their expectation from text that the target wrote. Drafters whose
-drafts depend on more than the text, such as adaptive ones, decode live greedily, one prompt at a time.
+drafts depend on more than the text, such as adaptive ones, decode greedily, one prompt at a time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide no
 
 @dataclass(frozen=True)
 class Setting:
-    """A drafter's spec, a verification rule, the name of a tree's shape, and a temperature."""
+    """What decodes: a drafter's spec, a verification rule, the name of a tree, and a temperature."""
 
     drafter: str
     rule: str
@@ -70,10 +70,9 @@ def live_rows(setting: Setting, pairs: Sequence, prompts: PromptSet, plain: Mapp
         rounds += [(len(texts) + record.row, record.drafted, record.accepted) for record in done.rounds]
         texts += done.new_tokens
     rows, drafted, accepted = np.array(rounds, dtype=np.int64).reshape(-1, 3).T
-    sums = acceptance.tally(prompts.names, prompts.kinds, rows, drafted=drafted, accepted=accepted)
+    sums = acceptance.tally(prompts.names, rows, drafted=drafted, accepted=accepted)
     same = [bool(setting.temperature) or text == plain[name][: len(text)] for name, text in zip(prompts.names, texts)]
-    return sums.drop(columns="kind").assign(target=pairs[0].target_name, **vars(setting), identical=same,
-                                            loops=list(map(loops, texts)))
+    return sums.assign(target=pairs[0].target_name, **vars(setting), identical=same, loops=list(map(loops, texts)))
 
 
 def drafter_of(setting: Setting, pairs: Sequence) -> Drafter:
@@ -89,9 +88,9 @@ def drafter_of(setting: Setting, pairs: Sequence) -> Drafter:
 def possible(pairs: Sequence) -> list[str]:
     """The specs of the drafters that decode live alone, of those that the target of these pairs can have."""
     models = sum(pair.draft_model is not None for pair in pairs)
-    able = {name: models >= (2 if name == "merged" else 1) if kind.needs else not kind.drafter.refusal(pairs[0].target)
-            for name, kind in DRAFTERS.items()}
-    return [spec for name, kind in DRAFTERS.items() for spec in kind.specs if able[name] and is_live(spec)]
+    return [spec for name, kind in DRAFTERS.items() for spec in kind.specs
+            if is_live(spec) and models >= (2 if name == "merged" else bool(kind.needs))
+            and not kind.drafter.refusal(pairs[0].target)]
 
 
 def is_live(spec: str) -> bool:
@@ -106,16 +105,14 @@ def is_live(spec: str) -> bool:
 def expect(store: Store, pair, prompts: PromptSet, shapes: Sequence[str], temperatures: Sequence[float],
            new_tokens: int, seed: int) -> None:
     """Adds the missing rows of the table "expected": for each prompt, rule, shape and temperature above 0 the chained
-    rounds over a text of `new_tokens` tokens that the pair's target wrote.
-
-    All rules and shapes share the texts of a temperature, so that they are compared on the same ones.
+    rounds over a text of `new_tokens` tokens that the pair's target wrote, which rules and shapes share.
     """
     table = store.open("expected")
-    done, trees = {(key[0], key[3]) for key in table.keys()}, {shape: named(shape) for shape in shapes}
+    done, trees = set(table.frame()["temperature"]), {shape: named(shape) for shape in shapes}
     deepest = max(tree.max_depth for tree in trees.values())
     siblings = max(len(tree.children(node)) for tree in trees.values() for node in range(tree.size))
     for temperature in filter(None, temperatures):
-        if (pair.target_name, temperature) in done:
+        if temperature in done:
             continue
         trace = recording.record(
             pair.target, {"model": make("model", pair)}, prompts.ids, names=prompts.names, kinds=prompts.kinds,
@@ -123,17 +120,8 @@ def expect(store: Store, pair, prompts: PromptSet, shapes: Sequence[str], temper
             eos_token_id=pair.eos_token_ids, seed=f"{seed}/{temperature}")
         frames = [rows.assign(rule=rule, shape=shape) for shape, tree in trees.items()
                   for rule, rows in by_rule(trace, tree)]
-        table.extend(pd.concat([overlap(trace), *frames]).assign(
-            target=pair.target_name, temperature=temperature, loops=np.tile(trace.looping, 1 + len(frames))))
-
-
-def overlap(trace: Trace) -> pd.DataFrame:
-    """What one sampled child accepts where a round starts at every position: the mean of 1 - total variation between
-    target and drafter (alpha of Leviathan et al. 2023).
-    """
-    rows, starts = np.nonzero(trace.before_limit)
-    sums = acceptance.tally(trace.prompts, trace.kinds, rows, accepted=trace.alpha["model"][rows, starts].astype(float))
-    return sums.drop(columns="kind").astype({"rounds": float}).assign(rule="overlap", shape="chain:1")
+        table.extend(pd.concat(frames).assign(target=pair.target_name, temperature=temperature,
+                                              loops=np.tile(trace.looping, len(frames))))
 
 
 def by_rule(trace: Trace, tree: Tree) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -142,6 +130,6 @@ def by_rule(trace: Trace, tree: Tree) -> Iterator[tuple[str, pd.DataFrame]]:
     if tree.is_path:
         survival["block"] = expectation.block_survival(trace, tree.max_depth, "model")
     for rule, chances in survival.items():
-        yield rule, expectation.tally(trace, chances).drop(columns="kind")
+        yield rule, expectation.tally(trace, chances)
     replayed = acceptance.tally_walk(trace, acceptance.rounds_of(trace, tree, "model"))
     yield "naive", replayed[["prompt", "rounds", "accepted"]].astype({"rounds": float, "accepted": float})

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -10,7 +11,6 @@ from lib.engines.own import Own
 from lib.forward.passes import forward_pass
 from lib.lab import stats
 from lib.lab.chapter import Store
-from lib.lab.stats import Estimate
 from lib.models.cache import TreeCache
 
 PROMPTS, TOKENS = 12, 32  # texts that are read, and tokens of each
@@ -22,25 +22,20 @@ def measure(store: Store, widest: Own, others: Sequence[Own], prompts: Sequence[
     wrote; prompts int64[T], texts int64[N].
     """
     table = store.open("quality")
-    done = {backend for backend, _ in table.keys()}
+    done = set(table.frame()["backend"])
     for other in (other for other in others if other.name not in done):
-        estimates = quality(widest.pair.target, other.pair.target, prompts[:PROMPTS],
-                            [text[:TOKENS] for text in texts[:PROMPTS]], generator)
-        table.extend([dict(backend=other.name, quantity=name, value=estimate.value, low=estimate.low,
-                           high=estimate.high, n=estimate.n) for name, estimate in estimates.items()])
+        equal, divergence, tokens = np.array([
+            distances(widest.pair.target, other.pair.target, prompt, text[:TOKENS])
+            for prompt, text in zip(prompts[:PROMPTS], texts)]).T
+        table.extend(pd.DataFrame([stats.ratio(equal, tokens, generator), stats.ratio(divergence, tokens, generator)])[
+            stats.FIELDS].assign(backend=other.name, quantity=["equal favourites", "KL per token"]))
 
 
-def quality(widest, other, prompts: Sequence[Tensor], texts: Sequence[Tensor],
-            generator: np.random.Generator) -> dict[str, Estimate]:
-    """Per token of the texts: the share whose most likely token is the same, and KL(widest || other) in nats."""
-    rows = []
-    for prompt, text in zip(prompts, texts):
-        reference, logs = (log_probabilities(target, prompt, text).double() for target in (widest, other))
-        equal = int((logs.argmax(-1) == reference.argmax(-1)).sum())
-        rows.append((equal, float((reference.exp() * (reference - logs)).sum()), len(text)))
-    equal, divergence, tokens = np.array(rows, dtype=float).T
-    return {"equal favourites": stats.ratio(equal, tokens, generator),
-            "KL per token": stats.ratio(divergence, tokens, generator)}
+def distances(widest, other, prompt: Tensor, text: Tensor) -> tuple[int, float, int]:
+    """Of a text: the tokens whose most likely one is the same, the sum of KL(widest || other) in nats, and all tokens."""
+    reference, logs = (log_probabilities(target, prompt, text).double() for target in (widest, other))
+    equal = int((logs.argmax(-1) == reference.argmax(-1)).sum())
+    return equal, float((reference.exp() * (reference - logs)).sum()), len(text)
 
 
 @torch.inference_mode()

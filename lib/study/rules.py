@@ -6,7 +6,6 @@ and the first tokens of the loop are tested against the target's own distributio
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 
@@ -36,10 +35,9 @@ from lib.verify.warping import warp
 
 RANDOM, HARDEST = "random", "hard"  # kinds of languages
 # The lossless rules for sampling on trees, each with the proposal that it was made for.
-LOSSLESS = {rule.name: rule.made_for for rule in RULES.values() if rule.lossless and rule.sampled
-            and rule.shapes == "any"}
+LOSSLESS = {rule.name: rule.made_for for rule in RULES.values()
+            if rule.lossless and rule.sampled and rule.shapes == "any"}
 Cases = Sequence[tuple[str, str]]  # rules and proposals
-
 LEVEL = 0.05  # of all tests of the law together
 POWER = 0.8  # with which the distance `visible` is detected
 LEAST_EXPECTED = 5.0  # cells with smaller expected counts are pooled
@@ -51,9 +49,8 @@ CONTEXT = 8  # last tokens of a prompt that the test begins with
 def measure(store: Store, settings: Rules) -> None:
     """The tables "rules_proof", "rules_exact", "live" and "rules_law"; only missing rows are computed.
 
-    Languages are random, each with a drafter of each agreement. The last two tables need pairs with a draft model, one
-    for each target. The law is tested on the first of these in float32, since in bfloat16 logits at the cut of top-k
-    are often equal, and another order of additions keeps another token.
+    The last two need pairs with a draft model, one for each target. The law is tested on the first of these in float32,
+    since in bfloat16 logits at the cut of top-k are often equal, and another order of additions keeps another token.
     """
     seed, temperatures = settings.seed, settings.temperatures
     proved = [(shape, kind, *case) for shape, kind in product(settings.proof_shapes, (RANDOM, HARDEST))
@@ -77,9 +74,7 @@ def measure(store: Store, settings: Rules) -> None:
         if pair is next(iter(able.values()))[1]:
             starts = {prompt: ids[-CONTEXT:] for prompt, ids in zip(prompts.names, prompts.ids)}
             tested = load_pair(name, dtype="float32", device=settings.device)
-            law_tests(store, tested, dict(islice(starts.items(), settings.tested_prompts)), LawTest(
-                settings.live_shapes[0], settings.test_temperature, settings.test_top_k, TESTED_TOKENS,
-                settings.samples, seed))
+            law_tests(store, tested, dict(islice(starts.items(), settings.tested_prompts)), settings)
 
 
 # ------------------------------------------------------------------------------------------------------- enumeration
@@ -87,15 +82,13 @@ def measure(store: Store, settings: Rules) -> None:
 
 def cases_of(shapes: Sequence[str], chains: Sequence[str], agreement: float,
              agreements: Sequence[float]) -> list[tuple[float, str, str, str]]:
-    """What is enumerated for each language and temperature: agreement, shape, rule and proposal.
-
-    Every rule with every proposal; and with each of `agreements`, beside independent samples that are decided by token,
-    on trees drawing without replacement, and on chains deciding by path.
+    """What is enumerated for each language and temperature, as (agreement, shape, rule, proposal): every rule with
+    every proposal; and with each of `agreements` multi_step beside without_replacement on trees, and block on chains.
     """
     rows = [(agreement, shape, *case) for shape in shapes for case in sampled_rules(named(shape))]
-    compared = {shape: "without_replacement" for shape in shapes if not shape.startswith("chain")}
-    compared |= dict.fromkeys(chains, "block")
-    rows += [(other, shape, name, RULES[name].made_for) for shape, rule in compared.items() for other in agreements
+    compared = [*product([shape for shape in shapes if not shape.startswith("chain")], ["without_replacement"]),
+                *product(chains, ["block"])]
+    rows += [(other, shape, name, RULES[name].made_for) for shape, rule in compared for other in agreements
              for name in ("multi_step", rule)]
     return list(dict.fromkeys(rows))
 
@@ -116,8 +109,8 @@ def laws(cases: Cases, target: Language, drafter: Language, tree: Tree) -> Itera
 
 
 def fill(table: Table, keys: Iterable[tuple], function: Callable, *arguments) -> None:
-    """The missing rows of a table with these keys, which end with a rule and a proposal: function(piece, *arguments)
-    computes those of a piece, which is the beginning of keys and its cases.
+    """The missing rows of a table with these keys: function((setting, cases), *arguments) computes those that begin
+    with a setting and end with a rule and a proposal.
     """
     missing: dict[tuple, list[tuple[str, str]]] = {}
     for *setting, rule, proposal in [key for key in keys if key not in table.keys()]:
@@ -140,9 +133,7 @@ def exact_rows(piece: tuple[tuple, Cases], vocabulary: int, seed: int) -> list[d
 
 
 def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
-    """Rows of the table "rules_proof": largest distances over random pairs of languages of three tokens, or over the
-    hard ones of `verify.proof.HARD`.
-    """
+    """Rows of the table "rules_proof": largest distances over so many random pairs of languages, or over HARD."""
     (shape, kind), cases = piece
     tree, languages = named(shape), [*map(random_pair, range(random))] if kind == RANDOM else HARD.values()
     distances = defaultdict(list)
@@ -156,20 +147,9 @@ def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
 # -------------------------------------------------------------------------------------------------------- real models
 
 
-@dataclass(frozen=True)
-class LawTest:
-    """What is decoded for the test, whatever the rule; only `top_k` tokens, so that cells are full."""
-
-    shape: str
-    temperature: float
-    top_k: int
-    length: int
-    samples: int
-    seed: int
-
-
-def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], setting: LawTest) -> None:
-    """The table "rules_law": for each prompt and lossless rule a test of the first tokens of many continuations.
+def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], settings: Rules) -> None:
+    """The table "rules_law": for each prompt and lossless rule a test of the first tokens of many continuations, of
+    the `test_top_k` best tokens alone, so that cells are full.
 
     pair: with a draft model; prompts: name -> int64[T]. The column `visible` holds for a test at LEVEL / tests, the
     strictest that Holm's procedure demands of these tests together.
@@ -177,21 +157,21 @@ def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], setting: LawTes
     table, level = store.open("rules_law"), LEVEL / max(1, len(prompts) * len(LOSSLESS))
     for number, (name, prompt) in enumerate(prompts.items()):
         missing = [rule for rule in LOSSLESS if (name, rule) not in table.keys()]
-        law = law_of(pair.target, prompt, setting.length, setting.temperature, setting.top_k) if missing else {}
-        drawn = cluster.spread(first_tokens, missing, pair, prompt, setting, setting.seed + number)
+        law = law_of(pair.target, prompt, TESTED_TOKENS, settings.test_temperature, settings.test_top_k)
+        drawn = cluster.spread(first_tokens, missing, pair, prompt, settings, settings.seed + number)
         for rule, tokens in zip(missing, drawn):
             test = g_test(tokens, law)
-            table.append(prompt=name, rule=rule, **test, visible=visible(test["degrees"], setting.samples, level))
+            table.append(prompt=name, rule=rule, **test, visible=visible(test["degrees"], settings.samples, level))
 
 
-def first_tokens(rule: str, pair, prompt: Tensor, setting: LawTest, seed: int) -> list[tuple[int, ...]]:
+def first_tokens(rule: str, pair, prompt: Tensor, settings: Rules, seed: int) -> list[tuple[int, ...]]:
     """The first tokens of continuations of a prompt int64[T], with the proposal that the rule was made for."""
-    drafter = LanguageModelDrafter(pair.draft_model, proposal=LOSSLESS[rule], temperature=setting.temperature)
-    written = []
-    for number, (tokens, mask) in enumerate(in_batches([prompt] * setting.samples, ROWS)):
-        done = generate(pair.target, drafter, tokens, attention_mask=mask, shape=setting.shape, rule=rule,
-                        temperature=setting.temperature, top_k=setting.top_k, max_new_tokens=setting.length,
-                        generator=cluster.seeded(seed, number))
+    drafter, written = LanguageModelDrafter(
+        pair.draft_model, proposal=LOSSLESS[rule], temperature=settings.test_temperature), []
+    for number, (tokens, mask) in enumerate(in_batches([prompt] * settings.samples, ROWS)):
+        done = generate(pair.target, drafter, tokens, attention_mask=mask, shape=settings.live_shapes[0], rule=rule,
+                        temperature=settings.test_temperature, top_k=settings.test_top_k,
+                        max_new_tokens=TESTED_TOKENS, generator=cluster.seeded(seed, number))
         written += map(tuple, done.new_tokens)
     return written
 
@@ -210,34 +190,27 @@ def law_of(target, prompt: Tensor, length: int, temperature: float, top_k: int) 
 
 
 def g_test(emitted: Iterable[tuple[int, ...]], law: Mapping[tuple[int, ...], float]) -> dict:
-    """Tests emitted tokens against their law. A token sequence that the law excludes gives p = 0.
-
-    Returns `statistic`, G = 2 sum n ln(n / expected); `degrees` of freedom; and `p_value`, the chance of a larger G
-    under the law.
+    """Tests emitted tokens against their law: `statistic` G = 2 sum n ln(n / expected), `degrees` of freedom, and
+    `p_value`, the chance of a larger G under the law; 0 where the law excludes a token sequence.
     """
     counts = Counter(emitted)
-    total = sum(counts.values())
-    expected = {cell: total * chance for cell, chance in law.items() if chance > 0}
-    excluded = sum(count for cell, count in counts.items() if cell not in expected)
-    common = {cell: value for cell, value in expected.items() if value >= LEAST_EXPECTED}
-    cells = [(counts[cell], value) for cell, value in common.items()]
-    rest = sum(expected.values()) - sum(common.values())
-    if rest > 1e-9 * total:
-        cells.append((total - excluded - sum(counts[cell] for cell in common), rest))
-    observed, values = np.array(cells, dtype=float).T
-    statistic, degrees = 2 * float(xlogy(observed, observed / values).sum()), len(cells) - 1
-    p_value = float(chi2.sf(statistic, degrees)) if degrees else 1.0
-    if excluded:
-        statistic, p_value = float("inf"), 0.0
-    return dict(statistic=statistic, degrees=degrees, p_value=p_value)
+    observed = np.array([counts[cell] for cell in law], dtype=float)
+    expected = counts.total() * np.array([*law.values()])
+    is_rare = expected < LEAST_EXPECTED
+    if expected[is_rare].sum() > 1e-9 * counts.total():
+        observed, expected = (np.append(cells[~is_rare], cells[is_rare].sum()) for cells in (observed, expected))
+    degrees = len(expected) - 1
+    if observed.sum() < counts.total():
+        return dict(statistic=float("inf"), degrees=degrees, p_value=0.0)
+    statistic = 2 * float(xlogy(observed, observed / expected).sum())
+    return dict(statistic=statistic, degrees=degrees, p_value=float(chi2.sf(statistic, degrees)) if degrees else 1.0)
 
 
 def visible(degrees: int, samples: int, level: float) -> float:
     """The total variation distance from which on a wrong law is detected with POWER by a G-test at this level.
 
-    A law at distance d has a divergence of at least 2 d^2 (Pinsker), so that G grows by at least 4 n d^2; G is taken as
-    normal, with the mean k + c and variance 2 (k + 2 c) of the non-central chi-squared law. Most wrong laws are
-    detected at smaller distances: this one holds for any.
+    A law at distance d has a divergence of at least 2 d^2 (Pinsker), so that G grows by c >= 4 n d^2; G is taken as
+    normal, with the mean k + c and variance 2 (k + 2 c) of the non-central chi-squared law.
     """
     # (k + c - critical) / sqrt(2 (k + 2 c)) = z is quadratic in the root.
     z, critical = norm.ppf(POWER), chi2.isf(level, degrees)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import torch
 
 from lib.models import dialogue
@@ -60,10 +59,3 @@ def prompts_of_length(tokenizer, length: int, texts: str | Path) -> PromptSet:
         raise ValueError(f"no kind of text in {texts} has {PER_KIND} x {length} tokens; give a smaller length, or a "
                          "folder with more text")
     return PromptSet(*zip(*prompts))
-
-
-def sglang_schedule(rows: pd.DataFrame) -> dict[str, dict[str, list[int]]]:
-    """SGLang's file for `--speculative-adaptive-config` from rows of "schedule" of one length: the number of steps by
-    the smallest batch size at which it holds (mid-2026; not run here).
-    """
-    return {str(row.batch): {"candidate_steps": [int(row.nodes)]} for row in rows.sort_values("batch").itertuples()}

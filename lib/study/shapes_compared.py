@@ -1,8 +1,7 @@
 """The tables of notebook 02: what each drafter of each target accepts, by shape, nodes, kind of text and temperature.
 
 One trace of a target serves all drafters and trees (see `study.acceptance`). Trees are grown from the choosing prompts
-and judged on the others by replay, static and grown ones alike; rows are by judged prompt, so that differences can be
-paired and have intervals. What no trace decides decodes live (see `study.live`).
+and replayed on the others; a row is of one judged prompt. What no trace decides decodes live (see `study.live`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,8 +24,6 @@ from lib.drafters.text_index import NgramTables
 from lib.engines.methods import Way
 from lib.engines.own import Own
 from lib.forward.load import load_pairs
-from lib.forward.packed import parameters_of
-from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.models import prompts as prompt_files
 from lib.models.prompts import PromptSet
@@ -42,43 +39,40 @@ from lib.study.settings import Acceptance
 from lib.trees.names import COMPARED, FREQUENT
 from lib.trees.picture import visible
 
-SMALL = ("chain", "kary:2")  # families of drafters that draft again, which takes time
-CHOSEN = (FREQUENT, "optimal")  # families compared by the text that they need: frequencies of paths, or 16 numbers
-NESTED, LARGEST = ("chain", "kary:2", "optimal"), 32  # families and nodes of trees that are kept at each budget
+SMALL = ("chain", "kary:2")  # families of drafters that draft again
+ALWAYS = ("chain", "kary:2", "optimal")  # families that are compared in any case
+LARGEST = 32  # nodes of the trees whose nodes are counted, besides those of the compared size
 DEPTH = 8  # levels of trees that grow in each round
-DRAWS = 5  # of choosing prompts
 CONTEXT = 60  # characters of context kept per round
 
 
 def measure(store: Store, settings: Acceptance) -> None:
-    """Fills the tables prompts, texts, rounds, rank, nodes, depth, position, choices, live, expected, answer and
-    models.
+    """Fills the tables prompts, texts, rounds, rank, nodes, depth, position, live, expected and answer.
 
     Details, live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that are
     there are not computed again. With `publish`, greedy traces go to this folder as files of the atlas.
     """
-    if len(store.open("models").frame()):
+    if len(store.open("answer").frame()):
         return  # it is written last
     loaded = load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device)
     by_target: dict[str, list] = {}
     for pair in loaded:
         by_target.setdefault(pair.target_name, []).append(pair)
-    for target, pairs in by_target.items():
-        plain, is_first = bench_of(store, pairs, settings), target == loaded[0].target_name
+    first = ()
+    for pairs in by_target.values():
+        plain = bench_of(store, pairs, settings)
         longest = max(map(len, plain.prompts.ids)) + plain.new_tokens + plain.longest + 1
         drafters = Competitors(competing, pairs, tuple(settings.drafters), longest, settings.seed)
         for temperature in sorted(settings.temperatures):
-            is_coldest = temperature == min(settings.temperatures)
             bench = replace(plain, backend=replace(plain.backend, temperature=temperature))
-            used = drafters if is_coldest else first_ranked(drafters)
+            used = drafters if temperature == min(settings.temperatures) else first_ranked(drafters)
             recorded = record(bench, used)
             replay_all(bench, recorded, used, settings)
             if settings.publish and not temperature:
                 publish(bench, recorded, used, Path(settings.publish))
-            if is_first and is_coldest:
-                judge_details(bench, recorded, drafters, settings)
-                decode_live(bench, pairs, recorded, drafters, settings)
-    store.once("models", lambda: models(loaded))
+            first = first or (bench, pairs, recorded, drafters)
+    judge_details(*first, settings)
+    decode_live(*first, settings)
 
 
 def bench_of(store: Store, pairs: Sequence, settings: Acceptance) -> Bench:
@@ -121,15 +115,6 @@ def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
     return {name: drafters[name]}
 
 
-def add(store: Store, name: str, rows: pd.DataFrame) -> None:
-    """Adds those rows to a table whose keys are missing."""
-    table = store.open(name)
-    done = table.keys()
-    if len(rows):
-        keys = rows[list(table.schema.key)].itertuples(index=False, name=None)
-        table.extend(rows[[key not in done for key in keys]])
-
-
 # --------------------------------------------------------------------------------------------------------------- replay
 
 
@@ -137,15 +122,15 @@ def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter]
     """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank"."""
     choosing, judging = parts_of(bench, recorded)
     (first,), names = first_ranked(drafters), [bench.prompts.names[row] for row in bench.rows(JUDGING)]
-    done, ranks = bench.store.open("rounds").keys(), []
+    done, ranks = bench.store.open("rounds").keys(), bench.store.open("rank")
     for name, drafter in drafters.items():
         shapes = checkable(bench.backend.pair.target, shapes_of(drafter, name == first, settings, bench))
         ways = [way for way in ways_of(name, drafter, choosing, shapes)
                 if not {(*bench.source.values(), name, way.shape_name, prompt) for prompt in names} <= done]
         replay(bench, recorded, ways, bench.rows(JUDGING))
         if name in judging.ranks:
-            ranks.append(acceptance.by_rank(judging, name).drop(columns="kind").assign(drafter=name))
-    add(bench.store, "rank", pd.concat(ranks).assign(target=bench.target, temperature=bench.backend.temperature))
+            ranks.add(acceptance.by_rank(judging, name).assign(
+                target=bench.target, temperature=bench.backend.temperature, drafter=name))
 
 
 def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
@@ -156,15 +141,11 @@ def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
 
 
 def shapes_of(drafter: Drafter, is_first: bool, settings: Acceptance, bench: Bench) -> list[str]:
-    """The names of the trees that a drafter fills: all for the first one with ranks and for those that ranks decide by
-    look-up, few for those that draft again.
-    """
-    traits = drafter.traits
-    if bench.backend.temperature:
-        families, rules, others = ("chain", "optimal"), (), ()
-    else:
-        is_looked_up = traits.replay == BY_RANKS and not traits.reads_text
-        families = families_of(settings) if is_first or is_looked_up else SMALL
+    """The names of the trees that a drafter fills: few where it drafts again, which takes time, or samples."""
+    families, rules, others = ("chain", "optimal"), (), ()
+    if not bench.backend.temperature:
+        ranks_decide = drafter.traits.replay == BY_RANKS and not drafter.traits.reads_text
+        families = families_of(settings) if is_first or ranks_decide else SMALL
         rules, others = growth_rules(drafter, min(DEPTH, drafter.deepest or DEPTH)), settings.live_shapes
     names = [shape_name(family, budget) for family, budget in product(families, [*settings.budgets, settings.budget])]
     names += [shape_name("chain", length) for length in settings.chain_lengths if "chain" in families]
@@ -173,8 +154,8 @@ def shapes_of(drafter: Drafter, is_first: bool, settings: Acceptance, bench: Ben
 
 
 def families_of(settings: Acceptance) -> list[str]:
-    """The families that are compared, NESTED among them."""
-    return list(dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), *NESTED]))
+    """The families that are compared, ALWAYS among them."""
+    return list(dict.fromkeys([*(settings.families or [*COMPARED, FREQUENT]), *ALWAYS]))
 
 
 def shape_name(family: str, budget: int) -> str:
@@ -183,7 +164,7 @@ def shape_name(family: str, budget: int) -> str:
 
 
 def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str]) -> list[Way]:
-    """A drafter with each tree, those of GROWN from the choosing part of a trace; without deeper trees than it has."""
+    """A drafter with each tree that is no deeper than it drafts; some trees grow from the choosing part of a trace."""
     trees = {shape: acceptance.tree_of(shape, choosing, name) for shape in shapes}
     ranked = ranked_name(name, drafter, choosing)
     levels = min(atlas.levels_of(choosing, ranked) if ranked else np.inf, drafter.deepest or np.inf)
@@ -191,68 +172,36 @@ def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str])
             if tree.max_depth <= levels]
 
 
-def judge_details(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings: Acceptance) -> None:
-    """Adds the rows of the tables "nodes", "depth" and "position" of drafters with ranks, and of the first one
-    "choices".
-    """
+def judge_details(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Mapping[str, Drafter],
+                  settings: Acceptance) -> None:
+    """Adds the rows of the tables "nodes" and "depth" of the first drafter with ranks, and "position" of all."""
     choosing, judging = parts_of(bench, recorded)
-    main = [shape_name(family, settings.budget) for family in families_of(settings)]
-    small = [shape_name(family, budget) for family, budget in product(NESTED, settings.budgets) if budget <= LARGEST]
-    nodes, depths, quarters = [], [], []
-    shapes = checkable(bench.backend.pair.target, list(dict.fromkeys([*main, *small])))
-    for name, shape in product(judging.ranks, shapes):
-        tree, about = acceptance.tree_of(shape, choosing, name), {"drafter": name, "shape": shape}
-        if tree.max_depth <= atlas.levels_of(judging, name):
-            rounds = acceptance.rounds_of(judging, tree, name)
-            nodes.append(acceptance.by_node(tree, rounds).drop(columns="depth").assign(**about))
-            if shape in main:
-                depths.append(acceptance.by_depth(judging, tree, rounds).assign(**about))
-                quarters.append(acceptance.by_quarter(judging, rounds).assign(**about))
-    add(bench.store, "nodes", pd.concat(nodes).assign(target=bench.target))
-    add(bench.store, "depth", pd.concat(depths).drop(columns="kind").assign(target=bench.target))
-    add(bench.store, "position", pd.concat(quarters).drop(columns="kind").assign(target=bench.target))
-    (first,), generator = first_ranked(drafters), np.random.default_rng(settings.seed)
-    rows = choose_from_prompts(choosing, judging, first, settings.budget, generator)
-    add(bench.store, "choices", rows.assign(target=bench.target, drafter=first))
+    (first,), families = first_ranked(drafters), families_of(settings)
+    compared, binary = [shape_name(family, settings.budget) for family in families], f"kary:2@{settings.budget}"
+    smaller = product(families, [budget for budget in settings.budgets if budget <= LARGEST])
+    all_sizes = dict.fromkeys([*compared, *(shape_name(*size) for size in smaller)])
+    tables = {name: bench.store.open(name) for name in ("nodes", "depth", "position")}
+    for name in judging.ranks:
+        shapes = checkable(pairs[0].target, [*all_sizes] if name == first else [binary])
+        for way in ways_of(name, drafters[name], choosing, shapes):
+            tree, rounds = way.shape, acceptance.rounds_of(judging, way.shape, name)
+            rows = {"position": acceptance.by_quarter(judging, rounds)} if way.shape_name == binary else {}
+            if name == first:
+                rows["nodes"] = acceptance.by_node(tree, rounds)
+            if name == first and way.shape_name in compared:
+                rows["depth"] = acceptance.by_depth(judging, tree, rounds)
+            for table, frame in rows.items():
+                tables[table].add(frame.assign(target=bench.target, drafter=name, shape=way.shape_name))
 
 
-def choose_from_prompts(choosing: Trace, judging: Trace, drafter: str, budget: int, generator: np.random.Generator, *,
-                        draws: int = DRAWS) -> pd.DataFrame:
-    """Rows of each tree of CHOSEN grown from 1, 2, 4, ... and all choosing prompts, `draws` nested draws of them each.
-
-    A draw puts the prompts in random order, and its subsets are the beginnings; all prompts give one tree only. Rows of
-    one judged prompt stay together in all draws, so that intervals from resampling prompts hold for the mean of the
-    draws.
-    """
-    names = sorted(set(choosing.prompts))
-    counts = [2**step for step in range(len(names).bit_length()) if 2**step < len(names)]
-    orders = [generator.permutation(names).tolist() for _ in range(draws)]
-    pieces = [(draw, order[:count]) for draw, order in enumerate(orders)
-              for count in (counts if draw else [*counts, len(names)])]
-    return pd.concat(cluster.spread(_chosen_from, pieces, choosing, judging, drafter, budget), ignore_index=True)
-
-
-def _chosen_from(piece: tuple[int, list[str]], choosing: Trace, judging: Trace, drafter: str,
-                 budget: int) -> pd.DataFrame:
-    """The rows of a draw's number and some of its prompts."""
-    draw, prompts = piece
-    text, frames = choosing.select(np.isin(np.array(choosing.prompts), prompts)), []
-    for family in CHOSEN:
-        tree = acceptance.tree_of(f"{family}@{budget}", text, drafter)
-        if tree.max_depth <= atlas.levels_of(judging, drafter):
-            rows = acceptance.tally_walk(judging, acceptance.rounds_of(judging, tree, drafter))
-            frames.append(rows[["prompt", "rounds", "accepted"]].assign(family=family))
-    return pd.concat(frames).assign(draw=draw, prompts=len(prompts))
-
-
-# ----------------------------------------------------------------------------------------- live, answer, atlas, models
+# ----------------------------------------------------------------------------------------- live decoding, answer, atlas
 
 
 def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Mapping[str, Drafter],
                 settings: Acceptance) -> None:
-    """Fills the tables "live", "expected" and "answer" on the prompts that judge."""
-    pair, rows = pairs[0], bench.rows(JUDGING)
-    prompts, shapes = bench.prompts.select(rows), checkable(pair.target, settings.live_shapes)
+    """Fills the tables "live", "expected" and, last, "answer" on the prompts that judge."""
+    pair, prompts = pairs[0], bench.prompts.select(bench.rows(JUDGING))
+    shapes = checkable(pair.target, settings.live_shapes)
     plain = {name: row[row >= 0].tolist() for name, row in zip(recorded.trace.prompts, recorded.trace.tokens)}
     specs = filter(live.is_live, settings.drafters or live.possible(pairs))
     live.decode(bench.store, pairs, prompts, live.greedy_settings(specs, shapes), plain, settings.new_tokens,
@@ -267,11 +216,10 @@ def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Map
 
 def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, new_tokens: int) -> pd.DataFrame:
     """The table "answer": the rounds of the first prompt that has any, decoded greedily. A row for each node in order,
-    and one for the bonus token, whose parent is the last accepted node. Tokens and context show white space by signs.
-    No rows where each text ends before its first round.
+    and one for the bonus token, whose parent is the last accepted node.
     """
     walks = (walk(pair, drafter, ids, shape, new_tokens=new_tokens) for ids in prompts.ids)
-    frames = []
+    frames = [pd.DataFrame()]
     for step in next((steps for steps in walks if steps), []):
         before = "".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:]
         unknown = [np.nan] * step.tree.size
@@ -281,8 +229,7 @@ def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, ne
             "role": step.roles, "probability": [*(step.probabilities or unknown), np.nan],
             "target_probability": [*(step.target_probabilities or unknown), np.nan],
             "context": visible(before, CONTEXT)}))
-    return pd.concat(frames, ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape) if frames else \
-        pd.DataFrame()
+    return pd.concat(frames, ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape)
 
 
 def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], folder: Path) -> None:
@@ -293,16 +240,3 @@ def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], f
     growing = {name: drafter for name, drafter in drafters.items() if drafter.traits.grows
                and drafter.traits.replay == BY_RANKS}
     atlas.publish(known, growing, folder / f"{bench.target}.continuation.npz".replace("/", "_"))
-
-
-def models(pairs: Sequence) -> pd.DataFrame:
-    """The table "models": each model of the pairs with its size."""
-    by_name = {name: model for pair in pairs for name, model in (
-        (pair.target_name, pair.target), (pair.drafter_name, pair.draft_model)) if model is not None}
-    rows = []
-    for name, model in by_name.items():
-        sizes = model.config.get_text_config()
-        rows.append({"model": name, "parameters": parameters_of(model), "layers": sizes.num_hidden_layers,
-                     "hidden": sizes.hidden_size, "vocabulary": sizes.vocab_size,
-                     "dtype": str(model.dtype).removeprefix("torch.")})
-    return pd.DataFrame(rows)

@@ -37,7 +37,7 @@ def read(tmp_path_factory):
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame) -> None:
-    columns = ["prompt", "kind", "rounds", "drafted", "accepted"]
+    columns = ["prompt", "rounds", "drafted", "accepted"]
     pd.testing.assert_frame_equal(one[columns], other[columns])
 
 

@@ -31,12 +31,11 @@ def every_text(depth, seed=0, agreement=0.6, temperature=1.0):
     sampled = expectation.without_replacement(*many, 3, torch.Generator().manual_seed(1), samples=1)
     chances["without_replacement|3"] = sampled.view(len(tokens), SAMPLES, 3).mean(1) / p.gather(1, tokens[:, None])
     shape = len(texts), depth
-    zeros = np.zeros(shape, np.float32)
     whole = np.full(len(texts), depth)
     made = replay.Trace(np.array([(0, *text) for text in texts], dtype=np.int32), whole, whole > 0,
                         p.gather(1, tokens[:, None]).numpy().reshape(shape),
                         {"d": np.zeros(shape, np.int32)}, {"d": q.gather(1, tokens[:, None]).numpy().reshape(shape)},
-                        {"d": zeros}, tuple("".join(map(str, text)) for text in texts), ("k",) * len(texts),
+                        tuple("".join(map(str, text)) for text in texts), ("k",) * len(texts),
                         {"target": "t", "temperature": temperature},
                         {f"d|{name}": values.numpy().reshape(*shape, -1) for name, values in chances.items()})
     weights = np.array([float(np.prod([target(text[:i])[token] for i, token in enumerate(text)])) for text in texts])

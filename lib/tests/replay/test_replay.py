@@ -23,7 +23,7 @@ def synthetic(rng, rows=5, width=24, ranks=4, ahead=None, beyond=0, ended=True):
     tokens = rng.integers(0, 50, (rows, width + 1)).astype(np.int32)
     tokens[np.arange(width + 1) > ends[:, None]] = -1
     zeros, lengths = np.zeros((rows, width), np.float32), np.maximum(ends - beyond, 0)
-    return replay.Trace(tokens, lengths, np.full(rows, ended), zeros, {"d": table}, {"d": zeros}, {"d": zeros},
+    return replay.Trace(tokens, lengths, np.full(rows, ended), zeros, {"d": table}, {"d": zeros},
                         tuple(map(str, range(rows))), ("k",) * rows)
 
 

@@ -88,8 +88,8 @@ def test_what_does_not_fit_is_skipped_with_the_reason_before_it_is_made(monkeypa
     rows = measured(cell(10**6, 10**6, 64, query_heads=32, kv_heads=8, head_dim=128))
     assert {row["skipped"].split(": ")[0] for row in rows.values()} <= {"memory", "refused"}
     assert "memory: needs" in rows["onepass"]["skipped"] and rows["onepass"]["n"] == 0
-    rows = measured(cell(1, 512, 32), memory_gb=5e-4)
-    assert "memory: needs" in rows["branch batch"]["skipped"] and not rows["folded"]["skipped"]
+    rows = measured(cell(1, 512, 32), memory_gb=2e-4)
+    assert "memory: needs" in rows["dense mask"]["skipped"] and not rows["folded"]["skipped"]
     monkeypatch.setitem(PREPARE, "node by node", lambda problem: pytest.fail("was tried"))
     rows = measured(cell(1, 2**16, 32), seconds=0.005)
     assert "time: 3 calls of 0.026" in rows["node by node"]["skipped"]

@@ -2,9 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
-import pytest
-
 from lib.decoding.loop import generate
 from lib.drafters.registry import make
 from lib.lab import tables
@@ -79,19 +76,9 @@ def test_expectations_and_live_rows_have_the_same_settings(tmp_path):
     expected = store.open("expected").frame()
     rules = expected.groupby("shape")["rule"].unique().map(set)
     assert rules["kary:2@6"] == {*live.BY_NODE, "naive"}
-    assert rules["chain:2"] == {*live.BY_NODE, "naive", "block"} and rules["chain:1"] == {"overlap"}
+    assert rules["chain:2"] == {*live.BY_NODE, "naive", "block"}
     assert (expected["accepted"] <= 6 * expected["rounds"] + 1e-9).all() and set(expected["temperature"]) == {1.0}
     rows = decoded(tmp_path, live.sampled_settings(SHAPES, [0.0, 1.0]))
     assert {*rows["rule"]} == {*SIMPLEST.values()} <= {*expected["rule"]} and set(rows["temperature"]) == {1.0}
     live.expect(store, PAIRS[0], PROMPTS, SHAPES, [0.0, 1.0], 12, 0)
     assert store.open("expected").frame().equals(expected)
-
-
-def test_overlap_is_what_one_sampled_child_accepts(tmp_path):
-    """Leviathan's alpha: over many texts its mean is that of a chain of one node, whose rounds start anywhere."""
-    many = PromptSet(tuple(map(str, range(60))), ("k",) * 60, tuple(small_models.prompts(1, (6,) * 60)))
-    store = Store(tmp_path, "02", "m")
-    live.expect(store, PAIRS[0], many, ["chain:1"], [1.0], 20, 0)
-    sums = store.open("expected").frame().groupby("rule")[["accepted", "rounds"]].sum()
-    alpha = sums["accepted"] / sums["rounds"]
-    assert alpha["overlap"] == pytest.approx(alpha["multi_step"], abs=0.03) and np.isfinite(alpha).all()

@@ -10,6 +10,7 @@ from lib.lab.chapter import Store
 from lib.lab.tables import read
 from lib.models.load import Pair
 from lib.study import rules
+from lib.study.settings import Rules
 from lib.tests import small_models
 from lib.trees import named
 from lib.verify import RULES, proof, warp
@@ -121,12 +122,13 @@ def test_the_law_of_a_model_is_the_product_of_its_conditionals():
     assert all(chance == pytest.approx(float(whole[cell]), abs=1e-12) for cell, chance in law.items())
 
 
-def test_the_loop_writes_the_targets_law(tmp_path):
+def test_the_loop_writes_the_targets_law(tmp_path, monkeypatch):
     """With every lossless rule."""
+    monkeypatch.setattr(rules, "TESTED_TOKENS", 2)
     target = small_models.llama(1)
     pair = Pair("t/d", target, small_models.related(target, 2, 0.3), None, "t", "d")
-    setting = rules.LawTest("expansion:2,1", temperature=1.0, top_k=3, length=2, samples=96, seed=0)
-    rules.law_tests(Store(tmp_path, "04", "mark"), pair, {"p": torch.tensor([3, 1, 4])}, setting)
+    settings = Rules.defaults(live_shapes=["expansion:2,1"], test_top_k=3, samples=96)
+    rules.law_tests(Store(tmp_path, "04", "mark"), pair, {"p": torch.tensor([3, 1, 4])}, settings)
     rows = read(tmp_path, "04_rules_law")
     level = rules.LEVEL / len(rules.LOSSLESS)
     assert rows["rule"].tolist() == [*rules.LOSSLESS] and (rows["p_value"] > level).all()

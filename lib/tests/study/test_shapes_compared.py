@@ -1,4 +1,4 @@
-"""Notebook 2's tables: replayed rows beside live decoding, who competes, choices, and one trace for all."""
+"""Notebook 2's tables: replayed rows beside live decoding, who competes, and one trace for all."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,14 +13,13 @@ from lib.lab.chapter import Store
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
 from lib.replay import acceptance, atlas, recording, simulated
-from lib.replay.rank_paths import frequent
 from lib.replay.recording import Competitors
 from lib.study import shapes_compared as study
 from lib.study.acceptance import record, replay, traces_folder
 from lib.study.bench import CHOOSING, JUDGING, Bench
 from lib.tests import small_models
 from lib.tests.live import decode
-from lib.tests.replay.test_acceptance import of_ranks, recorded
+from lib.tests.replay.test_acceptance import recorded
 from lib.tests.replay.test_recording import Tokenizer
 from lib.trees import named
 from lib.trees.tree import Tree
@@ -130,17 +129,6 @@ def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_t
         assert nodes["accepted"][node - 1] >= nodes["accepted"][children].sum()
 
 
-def test_choices_end_with_the_tree_of_all_prompts():
-    rng = np.random.default_rng(3)
-    made = of_ranks(np.minimum(rng.geometric(0.5, (14, 30)) - 1, 9))
-    choosing, judging = made.select(np.arange(14) < 6), made.select(np.arange(14) >= 6)
-    rows = study.choose_from_prompts(choosing, judging, "d", 8, np.random.default_rng(0), draws=3)
-    assert rows.groupby("prompts")["draw"].nunique().to_dict() == {1: 3, 2: 3, 4: 3, 6: 1}
-    last = rows[(rows["prompts"] == 6) & (rows["family"] == "frequent")]
-    whole = acceptance.rounds_of(judging, frequent(choosing, 8, "d"), "d")
-    assert last["accepted"].sum() == whole.accepted.sum() and last["rounds"].sum() == len(whole.rows)
-
-
 def test_looping_texts_choose_and_judge_no_tree(tmp_path):
     bench = bench_of(tmp_path)
     made = record(bench, {})
@@ -165,8 +153,7 @@ def test_a_measured_chapter_has_all_tables_and_is_not_measured_again(tmp_path, m
                      else pytest.fail("replayed again"))
         study.measure(store, settings)
     written = {name: store.open(name).frame() for name in (
-        "prompts", "texts", "rounds", "depth", "nodes", "position", "rank", "choices", "live", "expected", "answer",
-        "models")}
+        "prompts", "texts", "rounds", "depth", "nodes", "position", "rank", "live", "expected", "answer")}
     assert all(map(len, written.values())) and written["rounds"].equals(rows)
     parts = written["prompts"].set_index("prompt")["part"]
     assert set(parts) == {CHOOSING, JUDGING} and set(rows["prompt"].map(parts)) == {JUDGING}
@@ -175,7 +162,6 @@ def test_a_measured_chapter_has_all_tables_and_is_not_measured_again(tmp_path, m
     assert {"chain:2", "chain:3", "chain:4", "star@4", "optimal@2", "opttree:4,8,0.05@4"} <= greedy["model (tiny)"]
     assert greedy["lookup"] == {"chain:2", "chain:3", "chain:4", "kary:2@2", "kary:2@4"}
     assert set(written["live"]["drafter"]) == {"merged", "model"} and written["live"]["identical"].all()
-    assert set(written["models"]["model"]) == {"small", "tiny", "tiny-small"}
     for _, worked in written["answer"].groupby("round"):
         assert worked["role"].iloc[[0, -1]].tolist() == ["root", "bonus"] and worked["parent"].iloc[0] == -1
     published = atlas.load(tmp_path / "small.continuation.npz")
