@@ -7,10 +7,8 @@ from html import escape
 from math import isnan, nan
 from threading import RLock
 
-import anywidget
 import ipywidgets
 import torch
-import traitlets
 from torch import Tensor
 
 from lib.decoding.checks import checkable
@@ -37,47 +35,29 @@ NONE = "none"  # in the place of a second tree
 WIDE, LANE = 900, 46  # pixels of a timeline, and of the bars of one setting
 
 
-class Timeline(anywidget.AnyWidget):
-    """The rounds as bars; a click on one goes there."""
-
-    _esm = """export default { render({ model, el }) {
-      const show = () => { el.innerHTML = model.get("svg"); };
-      el.onclick = ({ target }) => {
-        const bar = target.closest("[data-round]");
-        if (bar) { model.set("round", Number(bar.dataset.round)); model.save_changes(); }
-      };
-      model.on("change:svg", show); show();
-    } };"""
-    svg = traitlets.Unicode().tag(sync=True)
-    round = traitlets.Int(1).tag(sync=True)
-
-
 class RoundsExplorer:
     """Controls for the decoding and for the round that is shown, above the running text and the round's tree.
 
     pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt is a user's turn where the
-    tokenizer has a chat template, else a text to continue. The shape may be a growth rule, whose tree differs from
-    round to round. acceptance_by_rank: float[R], from which "optimal" is grown. A drafter is a spec of `drafters.make`.
-    Temperature 0 is greedy; above it one of the lossless rules decides, with the children for which it was made.
+    tokenizer has a chat template, else a text to continue. shape: a tree or a growth rule; drafter: a spec of
+    `drafters.make`; acceptance_by_rank: float[R], from which "optimal" is grown.
 
     Display `view`. Errors appear in `message`; the last decoding that worked stays below. JupyterLab calls a widget's
     callbacks in several threads: one of them decodes at a time, and of those that wait only the newest setting's.
     """
 
     def __init__(self, pairs: Sequence[Pair], prompts: PromptSet, *, shape: str = "kary:2@14", drafter: str = "",
-                 temperature: float = 0.0, new_tokens: int = 32,
-                 acceptance_by_rank: Sequence[float] | None = None, seed: int = 0):
+                 new_tokens: int = 32, acceptance_by_rank: Sequence[float] | None = None, seed: int = 0):
         self.pairs, self.prompts = {pair.name: pair for pair in pairs}, prompts
         self.acceptance, self.seed, self.lock, self.newest = acceptance_by_rank, seed, RLock(), None
         self.steps, self.other, self.plain = [], [], {}
-        self._make_view(shape, drafter, temperature, new_tokens)
+        self._make_view(shape, drafter, new_tokens)
         self.pair.observe(self._offer_drafters, names="value")
         self.temperature.observe(self._offer_rules, names="value")
         for control in (self.pair, self.drafter, self.prompt, self.typed, self.shape, self.rule, self.temperature,
                         self.new_tokens, self.other_drafter, self.other_shape):
             control.observe(self._decode, names="value")
         self.round.observe(self._show, names="value")
-        self.timeline.observe(lambda change: setattr(self.round, "value", change["new"]), names="round")
         self._decode()
 
     @property
@@ -85,29 +65,28 @@ class RoundsExplorer:
         """The round that is shown."""
         return self.steps[self.round.value - 1]
 
-    def _make_view(self, shape: str, drafter: str, temperature: float, new_tokens: int) -> None:
+    def _make_view(self, shape: str, drafter: str, new_tokens: int) -> None:
         """Controls for the decoding; below these the error message, then the round, hidden until there is one."""
         first, late = next(iter(self.pairs.values())), {"continuous_update": False}  # not at each key
         shapes, offered = checkable(first.target, [shape, *PRESETS]), tuple(kinds_for(first))
-        begins = [" ".join(first.tokenizer.decode(ids[:40], skip_special_tokens=True).split()) for ids in self.prompts.ids]
-        listed = [(f"{kind}, {name}: {begin[:70]}…", index) for index, (kind, name, begin)
+        begins = [first.tokenizer.decode(ids[:40], skip_special_tokens=True) for ids in self.prompts.ids]
+        listed = [(f"{kind}, {name}: {' '.join(begin.split())[:70]}…", index) for index, (kind, name, begin)
                   in enumerate(zip(self.prompts.kinds, self.prompts.names, begins))]
         self.pair = ipywidgets.Dropdown(options=list(self.pairs), description="pair")
-        self.drafter = ipywidgets.Combobox(value=drafter if drafter in offered else offered[0], options=offered,
-                                           description="drafter", **late)
-        self.shape = ipywidgets.Combobox(value=shapes[0], options=shapes, description="tree", **late)
-        self.other_drafter = ipywidgets.Combobox(value=self.drafter.value, options=offered, description="beside", **late)
-        self.other_shape = ipywidgets.Combobox(value=NONE, options=(NONE, *shapes), description="its tree", **late)
-        self.temperature = ipywidgets.FloatText(temperature, step=0.1, description="temperature", **late)
-        self.rule = ipywidgets.Dropdown(options=rules_at(temperature), description="rule")
+        self.drafter, self.shape, self.other_drafter, self.other_shape = (
+            ipywidgets.Combobox(value=options[0], options=options, description=label, **late) for label, options in (
+                ("drafter", offered), ("tree", shapes), ("beside", offered), ("its tree", (NONE, *shapes))))
+        if drafter in offered:
+            self.drafter.value = self.other_drafter.value = drafter
+        self.temperature = ipywidgets.FloatText(0.0, step=0.1, description="temperature", **late)
+        self.rule = ipywidgets.Dropdown(options=rules_at(0.0), description="rule")
         self.new_tokens = ipywidgets.IntText(new_tokens, description="new tokens", **late)
         self.prompt = ipywidgets.Dropdown(options=[*listed, ("your own", TYPED)], description="prompt",
-                                           layout={"width": "600px"})
+                                          layout={"width": "600px"})
         self.typed = ipywidgets.Textarea(placeholder="Type a prompt, then click elsewhere.", rows=3,
                                          layout={"width": "600px", "display": "none"}, **late)
         self.round = ipywidgets.IntSlider(1, 1, 1, description="round", layout={"width": "520px"})
-        self.timeline = Timeline()
-        self.message, self.numbers, self.text, self.picture = (ipywidgets.HTML() for _ in range(4))
+        self.message, self.timeline, self.numbers, self.text, self.picture = (ipywidgets.HTML() for _ in range(5))
         scrolled = ipywidgets.Box([self.picture], layout={"overflow": "auto", "max_height": "640px"})
         self.shown = ipywidgets.VBox([self.timeline, self.round, self.numbers, self.text, ipywidgets.HTML(legend()),
                                       scrolled], layout={"display": "none"})
@@ -124,24 +103,19 @@ class RoundsExplorer:
 
     def _offer_rules(self, change=None) -> None:
         """The rules for the chosen temperature."""
-        offered = rules_at(self.temperature.value)
-        if tuple(self.rule.options) != offered:
+        if self.rule.options != (offered := rules_at(self.temperature.value)):
             self.rule.options = offered
 
     def _walk(self, pair: Pair, spec: str, shape: str, prompt: Tensor) -> list[Step]:
         """The rounds of a drafter, with children for which the rule was made, and a tree. ValueError for a rule that it
         cannot draft for, an unknown shape, or one too large to read.
         """
-        proposal, options = RULES[self.rule.value].made_for, {}
+        proposal, drafter = RULES[self.rule.value].made_for, make(spec, pair)
         if proposal != TOP_K:
-            options = {"proposal": proposal, "temperature": self.temperature.value}
-        try:
-            drafter = make(spec, pair, options)
-        except ValueError as error:
-            if not options:
-                raise
-            raise ValueError(f"rule {self.rule.value!r} is for children that are sampled from a language model, and "
-                             f"drafter {spec!r} does not sample: take rule 'naive', or drafter 'model'") from error
+            if not hasattr(drafter, "proposal"):
+                raise ValueError(f"rule {self.rule.value!r} is for children that are sampled, and drafter {spec!r} "
+                                 "does not sample: take rule 'naive', or drafter 'model'")
+            drafter = make(spec, pair, {"proposal": proposal, "temperature": self.temperature.value})
         tree = named(shape, acceptance=self.acceptance if shape.startswith("optimal") else None)
         if tree.budget > MOST_NODES:
             raise ValueError(f"shape {shape!r} has {tree.budget} nodes: give one of at most {MOST_NODES}, to stay "
@@ -205,8 +179,7 @@ class RoundsExplorer:
         with self.lock:
             step = self.step
             self.picture.value = of_step(step)
-            self.timeline.svg = timeline_svg(self.steps, self.other, step.number)
-            self.timeline.round = step.number
+            self.timeline.value = timeline_svg(self.steps, self.other, step.number)
             self.numbers.value = _paragraph(describe_round(step, self.plain_speed))
             self.text.value = running_text(step)
 
@@ -257,12 +230,12 @@ def legend() -> str:
 def describe_round(step: Step, plain: float = nan) -> str:
     """The round and the running totals in a sentence each, as HTML. plain: tokens per second of plain decoding."""
     rate, length = step.so_far.acceptance_rate, step.so_far.acceptance_length
-    share = "–" if isnan(rate) else f"<b>{rate:.2f}</b>"
+    share, speed = "–" if isnan(rate) else f"<b>{rate:.2f}</b>", step.written / step.seconds
     end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
     beside = "" if isnan(plain) else f" ({plain:.0f} plainly)"
     return (f"Round {step.number} of {step.rounds}: <b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens "
-            f"accepted, then the target's own{end}. So far: acceptance rate {share}, acceptance length <b>{length:.2f}</b> "
-            f"tokens per round, <b>{step.written / step.seconds:.0f}</b> tokens per second{beside}.")
+            f"accepted, then the target's own{end}. So far: acceptance rate {share}, acceptance length "
+            f"<b>{length:.2f}</b> tokens per round, <b>{speed:.0f}</b> tokens per second{beside}.")
 
 
 def timeline_svg(steps: Sequence[Step], other: Sequence[Step], current: int) -> str:
@@ -278,10 +251,9 @@ def timeline_svg(steps: Sequence[Step], other: Sequence[Step], current: int) -> 
         for step in lane:
             share = len(step.accepted) / most
             edge = f' stroke="{BLACK}" stroke-width="2"' if row == 0 and step.number == current else ""
-            link = f' data-round="{step.number}" style="cursor:pointer"' if row == 0 else ""
             drawn.append(f'<rect x="{scale * before + 1:.1f}" y="{ground - 4 - (LANE - 6) * share:.1f}" '
                          f'height="{4 + (LANE - 6) * share:.1f}" width="{scale * (step.written - before) - 1:.1f}" '
-                         f'fill="{shaded(share)}"{edge}{link}><title>round {step.number}: {len(step.accepted)} of '
+                         f'fill="{shaded(share)}"{edge}><title>round {step.number}: {len(step.accepted)} of '
                          f'{step.tree.budget} draft tokens accepted</title></rect>')
             before = step.written
         drawn.append(f'<text x="0" y="{ground + 11}">{name}: {before} tokens in {len(lane)} rounds and '

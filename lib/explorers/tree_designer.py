@@ -27,6 +27,7 @@ from lib.trees.tree import ROOT, Tree
 MOST_NODES = 64
 BESIDE = ("chain", "optimal", acceptance.FREQUENT)  # families of as many nodes
 STEPS = 200  # that can be undone
+PREFIX = 128  # committed tokens before the tree, for the position ids
 COMPACT = "line-height:1.4"  # a widget's own lines are twice as far apart
 BEST, CHEAPEST = "#0072B2", "#D55E00"  # rings around the node below which to add, and the one to drop
 
@@ -43,16 +44,15 @@ class Canvas(anywidget.AnyWidget):
 class TreeDesigner:
     """A tree on a recorded trace, edited by clicks, keys or the methods `add`, `prune`, `undo`, `redo`, `take`.
 
-    drafter: of the trace; the first one where none is named. costs: of machines, by name, from which speed follows; level:
-    milliseconds of drafting one level there, which can be typed. Show `view`; errors appear in `message`, and the last
-    tree stays.
+    drafter: of the trace; the first one where none is named. costs: of machines, by name, from which speed follows;
+    level: milliseconds of drafting one level there. Show `view`; errors appear in `message`, and the last tree stays.
     """
 
     def __init__(self, atlas: Atlas, *, drafter: str = "", name: str = "kary:2@14",
-                 costs: Mapping[str, Costs] | None = None, level: float = 0.0, prefix: int = 128, seed: int = 0):
+                 costs: Mapping[str, Costs] | None = None, level: float = 0.0):
         chooses = np.isin(np.array(atlas.trace.prompts), atlas.trace.labels["choosing"])
         self.choosing, self.judging = (atlas.trace.select(part & ~atlas.trace.looping) for part in (chooses, ~chooses))
-        drafters, self.costs, self.prefix, self.seed = list(atlas.trace.ranks), costs or {}, prefix, seed
+        drafters, self.costs = list(atlas.trace.ranks), costs or {}
         late = {"continuous_update": False}  # not at each key
         self.drafter = ipywidgets.Dropdown(options=drafters, value=drafter or drafters[0], description="drafter")
         self.name = ipywidgets.Combobox(value=name, options=(*COMPARED, acceptance.FREQUENT),
@@ -62,7 +62,7 @@ class TreeDesigner:
         self.level = ipywidgets.BoundedFloatText(level, min=0.0, max=1e6, description="level (ms)", **late)
         self.canvas, self.message = Canvas(), ipywidgets.HTML()
         self.numbers, self.kinds, self.mask, self.copied = (ipywidgets.HTML() for _ in range(4))
-        wrapped = ipywidgets.Layout(flex_flow="row wrap")
+        wrapped = {"flex_flow": "row wrap"}
         self.view = ipywidgets.VBox([
             ipywidgets.HBox([self.drafter, self.name, self.budget], layout=wrapped),
             ipywidgets.HBox([self.machine, self.level], layout=wrapped), self.message, self.canvas,
@@ -92,19 +92,18 @@ class TreeDesigner:
 
     def prune(self, node: int) -> None:
         """Removes a node with all below it; later siblings take its rank. The root stays."""
-        gone = self._path(node)
-        if not gone:
+        removed = self._path(node)
+        if not removed:
             raise ValueError("the root is the last committed token, which cannot be pruned: give another node")
-        paths = []
+        *above, rank = removed
+        level, paths = len(above), []
         for path in self.tree.choices():
-            if path[: len(gone)] == gone:
-                continue
-            at = len(gone) - 1
-            later = len(path) > at and path[:at] == gone[:at] and path[at] > gone[at]
-            paths.append((*path[:at], path[at] - 1, *path[at + 1 :]) if later else path)
+            if path[: level + 1] != removed:
+                is_later = list(path[:level]) == above and path[level:] > (rank,)
+                paths.append((*path[:level], path[level] - 1, *path[level + 1 :]) if is_later else path)
         if not paths:
             raise ValueError("a draft tree has one node or more: add another one first")
-        self.take(Tree.from_choices(paths), gone[:-1])
+        self.take(Tree.from_choices(paths), tuple(above))
 
     def undo(self) -> None:
         """Takes the last change back."""
@@ -113,7 +112,7 @@ class TreeDesigner:
             self._set(self.past.pop(), ())
 
     def redo(self) -> None:
-        """Makes again what was taken back."""
+        """Makes the last change again that was taken back."""
         if self.future:
             self.past.append(self.tree)
             self._set(self.future.pop(), ())
@@ -130,8 +129,10 @@ class TreeDesigner:
     def best_to_add(self) -> tuple[int, float]:
         """The node whose next child would be accepted most often, and in what share of the choosing prompts' starts."""
         trie, nodes = self._counted()
-        gains = [trie.count(child) if node >= 0 and (rank := len(self.tree.children(at))) < MOST_RANK
-                 and (child := trie.children(node).get(rank)) is not None else 0 for at, node in enumerate(nodes)]
+        ranks = [len(self.tree.children(node)) for node in range(self.tree.size)]
+        children = [trie.children(node).get(rank) if node >= 0 and rank < MOST_RANK else None
+                    for node, rank in zip(nodes, ranks)]
+        gains = [0 if child is None else trie.count(child) for child in children]
         return int(np.argmax(gains)), max(gains) / max(1, trie.count(ROOT))
 
     def cheapest(self) -> tuple[int, float]:
@@ -175,18 +176,17 @@ class TreeDesigner:
     # ---------------------------------------------------------------------------------------------------------- showing
 
     def worth(self, tree: Tree) -> dict[str, object]:
-        """The acceptance of a tree on the judging prompts, with intervals, by kind, and by node."""
+        """The acceptance of a tree on the judging prompts: length and rate with intervals, by kind, and by node."""
         if tree.max_depth > (levels := levels_of(self.judging, self.drafter.value)):
             raise ValueError(f"the tree has {tree.max_depth} levels, {self.drafter.value!r} was recorded for {levels}: "
                              "drop the deepest nodes")
         rounds = acceptance.rounds_of(self.judging, tree, self.drafter.value)
-        rows = acceptance.tally_walk(self.judging, rounds)
-        rng = np.random.default_rng(self.seed)
-        length, rate = (stats.ratio(rows["accepted"], rows[name], rng) for name in ("rounds", "drafted"))
-        nodes = acceptance.by_node(tree, rounds)
-        kinds = rows.groupby("kind")[["accepted", "rounds"]].sum()
-        return dict(length=length, rate=rate, kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
-                    shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))], rounds=int(rows["rounds"].sum()))
+        rows, nodes = acceptance.tally_walk(self.judging, rounds), acceptance.by_node(tree, rounds)
+        generator = np.random.default_rng(0)
+        length, rate = (stats.ratio(rows["accepted"], rows[name], generator) for name in ("rounds", "drafted"))
+        kinds = rows[["accepted", "rounds"]].groupby(np.array(self.judging.kinds)).sum()
+        return dict(tree=tree, length=length, rate=rate, kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
+                    shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))])
 
     def speed(self, tree: Tree, tokens: float) -> float | None:
         """Predicted speed over plain decoding on the chosen machine; None where the costs of none are given."""
@@ -198,14 +198,13 @@ class TreeDesigner:
 
     def _of_budget(self, drafter: str, budget: int) -> dict[str, dict]:
         trees = {name: acceptance.tree_of(f"{name}@{budget}", self.choosing, drafter) for name in BESIDE}
-        return {name: self.worth(tree) | {"tree": tree} for name, tree in trees.items()
+        return {name: self.worth(tree) for name, tree in trees.items()
                 if tree.max_depth <= levels_of(self.judging, drafter)}
 
     def _show(self, change=None) -> None:
         try:
-            this = self.worth(self.tree) | {"tree": self.tree}
-            rows = {"this tree": this} | self._beside(self.drafter.value, self.tree.budget)
-            self.numbers.value = self._table(rows)
+            this = self.worth(self.tree)
+            self.numbers.value = self._table({"this tree": this} | self._beside(self.drafter.value, self.tree.budget))
         except Exception as error:  # a callback's traceback would only appear in a log
             self.message.value = _error(error)
             return
@@ -229,9 +228,8 @@ class TreeDesigner:
             f"height:.8em;width:{60 * value:.0f}px'></div></td></tr>" for kind, value in this["kinds"].items())
         self.kinds.value = (f"<table style='{COMPACT}'><tr><th>kind</th><th colspan=2>accepted tokens per round</th>"
                             f"</tr>{bars}</table>")
-        self.mask.value = f"<div>mask; position ids after {self.prefix} tokens</div>{mask_svg(self.tree, self.prefix)}"
-        self.copied.value = (f"<details><summary>Python, choices</summary><pre>{escape(canvas.code)}</pre>"
-                             "</details>")
+        self.mask.value = f"<div>mask; position ids after {PREFIX} tokens</div>{mask_svg(self.tree, PREFIX)}"
+        self.copied.value = f"<details><summary>Python, choices</summary><pre>{escape(canvas.code)}</pre></details>"
 
     def _table(self, rows: Mapping[str, dict]) -> str:
         cells = []

@@ -32,7 +32,7 @@ def measure(store: Store, widest: Own, others: Sequence[Own], prompts: Sequence[
 
 
 def distances(widest, other, prompt: Tensor, text: Tensor) -> tuple[int, float, int]:
-    """Of a text: the tokens whose most likely one is the same, the sum of KL(widest || other) in nats, and all tokens."""
+    """Of a text: tokens whose most likely one is the same, the sum of KL(widest || other) in nats, and all tokens."""
     reference, logs = (log_probabilities(target, prompt, text).double() for target in (widest, other))
     equal = int((logs.argmax(-1) == reference.argmax(-1)).sum())
     return equal, float((reference.exp() * (reference - logs)).sum()), len(text)

@@ -1,64 +1,60 @@
-"""What a hand does in a browser, by clicks and keys, reaches the tree designer in JupyterLab, and moves the frames of a
-page; nothing is raised.
+"""What a hand does in a browser, by clicks, drags and keys, becomes the tree designer's commands, and moves the frames
+of a page.
 """
+
+import json
+import shutil
 
 import nbformat
 import pytest
 
-from lib.explorers.tree_designer import TreeDesigner
+from lib.explorers import tree_designer
 from lib.lab import execute
-from lib.tests.explorers.browser import CHROMIUM, browser, lab
-from lib.trees import picture
+from lib.tests.explorers.browser import CHROMIUM, result_of
+from lib.trees import named, picture
+from lib.trees.picture import Node
 from lib.trees.tree import Tree
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-CELL = """
-from lib.replay.atlas import Atlas
-from lib.explorers.tree_designer import TreeDesigner
-from lib.tests.replay.test_atlas import recorded
-known = recorded()
-known.trace.labels["choosing"] = sorted(set(known.trace.prompts))[::2]
-designer = TreeDesigner(Atlas(known, {}), name="kary:2@6")
-designer.view
-"""
-NODES = "document.querySelectorAll('.designer .node').length"
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+CANVAS = tree_designer.Canvas._esm
+PAGE = """<div id="view"></div><script type="module">
+import canvas from "./canvas.js";
+const values = VALUES;
+window.sent = [];
+window.model = { get: (name) => values[name], on: () => {}, send: ({ command, node }) => sent.push([command, node]) };
+canvas.render({ model, el: document.querySelector("#view") });
+</script>"""
 
 
-def test_a_tree_is_made_by_hand(tmp_path):
-    with lab([CELL], tmp_path) as page:
-        page.wait(f"{NODES} === 7")
-        page.click(".designer .node[data-node='0'] rect")
-        page.wait(f"{NODES} === 8")
-        assert page.value("document.querySelector('.designer .selected').dataset.node") == "0"
-        page.value("document.querySelector('.canvas').focus({preventScroll: true})")
-        page.key("ArrowDown"), page.key("ArrowRight"), page.key("Enter")
-        page.wait(f"{NODES} === 9")
-        page.key("Delete"), page.wait(f"{NODES} === 5")  # the second child of the root, with the three below it
-        page.key("u"), page.wait(f"{NODES} === 9")
-        page.key("r"), page.wait(f"{NODES} === 5")
-        page.key("a"), page.wait(f"{NODES} === 6")
-        page.key("d"), page.wait(f"{NODES} === 5")
-        place = page.centre(".designer .node[data-node='1'] rect")
-        page.pointer("Pressed", place)
-        page.pointer("Moved", place | {"x": place["x"] + 90})
-        page.pointer("Released", place | {"x": place["x"] + 90})
-        page.wait(f"{NODES} < 5")
-        page.write("input.widget-input[list]", "chain:3")
-        page.wait(f"{NODES} === 4")
-        page.click(".designer .copy")
-        page.wait("document.querySelector('.designer').innerText.includes('Copied')")
-        told = page.value("document.querySelector('.jp-OutputArea').innerText")
-        assert "acceptance rate" in told and "Sequoia" in told and "position ids" in told
-        assert page.errors == []
+@needs_browser
+def test_clicks_drags_and_keys_are_commands(tmp_path):
+    tree = named("kary:2@6")
+    drawn = picture.tree_svg(tree, [Node(str(node), "#ffffff", "") for node in range(tree.size)])
+    values = dict(svg=drawn, words="", selected=0, undoable=True, redoable=False, code="tree = ..")
+    shutil.copy(tree_designer.__file__.replace("tree_designer.py", "canvas.js"), tmp_path)
+    (tmp_path / "page.html").write_text(PAGE.replace("VALUES", json.dumps(values)))
+    sent, selected, disabled, words = result_of("""
+        const canvas = all(".canvas")[0], node = (number) => all(`.node[data-node='${number}'] rect`)[0];
+        const drag = (number, clientX) => { act(node(number), "pointerdown", { clientX: 0 });
+          act(canvas, "pointermove", { clientX }); act(canvas, "pointerup", { clientX }); };
+        drag(2, 3); drag(1, 90);
+        const keys = ["ArrowUp", "ArrowDown", "ArrowRight", "Enter", "Delete", "u", "r", "a", "d", "g"];
+        for (const key of keys) act(canvas, "keydown", { key });
+        all(".copy")[0].click();
+        return [page.sent, all(".selected")[0].dataset.node, all("button").map((one) => one.disabled),
+                all("[aria-live]")[0].textContent];""", "page.html", tmp_path)
+    assert sent == [["add", 2], ["prune", 1], ["add", 2], ["prune", 2], ["undo", 2], ["redo", 2], ["add hint", 2],
+                    ["drop hint", 2], ["grow", 2]]
+    assert selected == "2" and disabled == [False, True, False, False, False, False] and "Copied" in words
 
 
 def test_its_module_loads_nothing():
     """It is whole in itself, and works where there is no network."""
-    module = TreeDesigner.__init__.__globals__["Canvas"]._esm
-    text = str(getattr(module, "_contents", module))
+    text = str(getattr(CANVAS, "_contents", CANVAS))
     assert "import " not in text and "http" not in text
 
 
+@needs_browser
 def test_a_pages_slider_shows_one_round_at_a_time_and_nodes_tell_their_numbers(tmp_path):
     """Its policy lets the script run, and no other."""
     drawn = picture.round_svg([-1, 0, 0, 1], ["a", "<b>", "c", "d"], ["root", "accepted", "rejected", "bonus"],
@@ -70,18 +66,16 @@ def test_a_pages_slider_shows_one_round_at_a_time_and_nodes_tell_their_numbers(t
     (tmp_path / "executed").mkdir()
     nbformat.write(report, tmp_path / "executed" / "06_report.ipynb")
     execute.pages(tmp_path / "executed", tmp_path)
-    shown = "[...document.querySelectorAll('.frame')].map(one => getComputedStyle(one).display !== 'none')"
-    told = "document.querySelector('.frames + p').textContent"
-    with browser(tmp_path) as page:
-        page.call("Page.navigate", url=f"file://{tmp_path / 'report.html'}")
-        page.wait("document.querySelector('input[type=range]') !== null")
-        assert page.value(shown) == [True, False, False] and page.value(told) == "point"
-        page.value("document.querySelector('input').focus()"), page.key("ArrowRight")
-        page.wait(f"{shown}[1]")
-        page.pointer("Moved", page.centre(".frame:not([hidden]) .node[data-node='1'] rect"))
-        assert page.wait(f"{told} !== 'point' && {told}") == "node 1, <b>: accepted, 50% by the drafter"
-        rows = "[...document.querySelectorAll('.frame:not([hidden]) [data-row]')].map(one => one.style.opacity)"
-        assert page.value(rows) == ["0.2", "1", "0.2"]
-        page.value("document.querySelector('.frame:not([hidden]) .node').focus()")
-        assert page.wait(f"{told}.startsWith('node 0') && {told}") == "node 0, a: root"
-        assert page.value("document.title") != "foreign" and page.errors == []
+    first, second, pointed, rows, focused, title = result_of("""
+        const shown = () => all(".frame").map((one) => page.getComputedStyle(one).display !== "none");
+        const slider = all("input[type=range]")[0], words = () => all(".frames + p")[0].textContent;
+        const first = [shown(), words()];
+        slider.value = 1; slider.dispatchEvent(new page.Event("input"));
+        const second = shown();
+        act(all(".frame:not([hidden]) .node[data-node='1'] rect")[0], "pointerover");
+        const pointed = words(), rows = all(".frame:not([hidden]) [data-row]").map((one) => one.style.opacity);
+        all(".frame:not([hidden]) .node")[0].dispatchEvent(new page.FocusEvent("focusin", { bubbles: true }));
+        return [first, second, pointed, rows, words(), page.document.title];""", "report.html", tmp_path)
+    assert first == [[True, False, False], "point"] and second == [False, True, False]
+    assert pointed == "node 1, <b>: accepted, 50% by the drafter" and rows == ["0.2", "1", "0.2"]
+    assert focused == "node 0, a: root" and title != "foreign"

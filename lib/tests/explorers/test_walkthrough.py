@@ -82,7 +82,7 @@ def test_drafters_that_are_no_language_model_are_shown_without_probabilities(dra
 
 
 def test_a_round_that_passes_the_limit_counts_whole_and_writes_what_fits():
-    full = walked("chain:5", LanguageModelDrafter(MODEL), new=13)  # its own drafter: 1, then 6 per round, so that 13 fit
+    full = walked("chain:5", LanguageModelDrafter(MODEL), new=13)  # its own drafter: 1, then 6 per round
     short = walked("chain:5", LanguageModelDrafter(MODEL), new=11)
     assert [step.fresh for step in full] == [6, 6] and [step.fresh for step in short] == [6, 4]
     assert short[1].accepted == full[1].accepted and (short[1].number, short[1].so_far.acceptance_length) == (2, 5.0)

@@ -1,6 +1,7 @@
 """The rounds explorer without a browser: a control is moved, and what is shown must follow."""
 
-from threading import RLock, Semaphore, Thread
+from threading import Event, Thread
+from time import sleep
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,6 @@ from lib.explorers import rounds_explorer
 from lib.explorers.rounds_explorer import MOST_NODES, TYPED, RoundsExplorer
 from lib.tests import small_models
 from lib.tests.letters import Letters
-from lib.trees import shapes
 
 KINDS = ("story", "story", "code")
 PROMPTS = SimpleNamespace(names=("p0", "p1", "p2"), kinds=KINDS, ids=tuple(small_models.prompts(5, (6, 9, 7))))
@@ -34,17 +34,15 @@ def rounds(pairs):
     return explorer_of(*pairs, acceptance_by_rank=[0.6, 0.2, 0.1])
 
 
-def test_the_slider_and_the_timeline_lead_to_each_round(rounds):
-    assert rounds.round.max == len(rounds.steps) == rounds.timeline.svg.count("data-round") > 2
-    pictures = []
+def test_the_slider_leads_to_each_round(rounds):
+    assert rounds.round.max == len(rounds.steps) == rounds.timeline.value.count("<rect") > 2
+    pictures, timelines = set(), set()
     for step in rounds.steps:
         rounds.round.value = step.number
-        assert rounds.step is step and rounds.timeline.round == step.number
-        assert f"Round {step.number} of {len(rounds.steps)}" in rounds.numbers.value
-        pictures.append(rounds.picture.value)
-    assert len(set(pictures)) == len(pictures)
-    rounds.timeline.round = 2
-    assert rounds.step is rounds.steps[1] and rounds.picture.value == pictures[1]
+        assert rounds.step is step and f"Round {step.number} of {len(rounds.steps)}" in rounds.numbers.value
+        pictures.add(rounds.picture.value)
+        timelines.add(rounds.timeline.value)
+    assert len(pictures) == len(timelines) == len(rounds.steps)
 
 
 @pytest.mark.parametrize(("control", "value"), [
@@ -65,17 +63,10 @@ def test_two_settings_decode_the_same_prompt_and_plain_decoding_is_timed_once(ro
     assert "tokens per second" in rounds.numbers.value and "plainly)" in rounds.numbers.value
     plain = dict(rounds.plain)
     rounds.other_drafter.value, rounds.other_shape.value = "lookup", "chain:3"
-    assert rounds.message.value == "" and "beside it" in rounds.timeline.svg
+    assert rounds.message.value == "" and "beside it" in rounds.timeline.value
     assert rounds.steps[-1].text[-1] == rounds.other[-1].text[-1] and rounds.plain == plain
     rounds.other_shape.value = "none"
-    assert not rounds.other and "beside it" not in rounds.timeline.svg
-
-
-def test_the_target_is_sure_of_what_it_accepts_greedily(rounds):
-    for step in rounds.steps:
-        for node in step.accepted:
-            siblings = step.tree.children(int(step.tree.parents[node]))
-            assert step.target_probabilities[node] == max(step.target_probabilities[one] for one in siblings)
+    assert not rounds.other and "beside it" not in rounds.timeline.value
 
 
 def test_a_prompt_can_be_typed(rounds):
@@ -89,21 +80,15 @@ def test_a_prompt_can_be_typed(rounds):
 
 
 @pytest.mark.parametrize(("control", "value", "says"), [
-    ("shape", "kary:two@4", "cannot be read"), ("shape", "bush@4", "unknown"), ("shape", "", "unknown"),
-    ("shape", "kary:4,4", f"at most {MOST_NODES}"), ("shape", "chain:128", None),
-    ("shape", "eagle2@6", "cannot be read: write eagle2:4,6@32"),
+    ("shape", "kary:two@4", "cannot be read"), ("shape", "kary:4,4", f"at most {MOST_NODES}"),
     ("new_tokens", 600, "new tokens"), ("new_tokens", 1, "new tokens is 1: give 2 to 1024"),
-    ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "oracle", "texts"),
-    ("drafter", "crystal", "choose one of")])
+    ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "crystal", "choose one of")])
 def test_what_is_wrong_is_said_and_what_was_shown_stays(rounds, control, value, says):
     steps, picture = rounds.steps, rounds.picture.value
     getattr(rounds, control).value = value
-    if says is None:
-        assert rounds.message.value == "" and rounds.step.tree == shapes.chain(64)  # as deep as drafts may be
-        return
     assert says in rounds.message.value and "last decoding that worked" in rounds.message.value
     assert rounds.steps is steps and rounds.picture.value == picture
-    getattr(rounds, control).value = {"shape": "chain:2", "new_tokens": 9, "temperature": 0.5, "drafter": "sam"}[control]
+    getattr(rounds, control).value = dict(shape="chain:2", new_tokens=9, temperature=0.5, drafter="sam")[control]
     assert rounds.message.value == "" and rounds.steps is not steps
 
 
@@ -146,40 +131,26 @@ def test_an_error_of_any_kind_is_a_message_and_an_explorer_recovers(pairs, round
     assert "RuntimeError: out of &lt;memory&gt;" in rounds.message.value
 
 
-class AnnouncedLock:
-    """A lock that counts in `arrivals` each thread that comes to take it."""
-
-    def __init__(self):
-        self.lock, self.arrivals = RLock(), Semaphore(0)
-
-    def __enter__(self):
-        self.arrivals.release()
-        self.lock.acquire()
-
-    def __exit__(self, *failure):
-        self.lock.release()
-
-
 def test_one_setting_is_decoded_at_a_time_and_then_the_newest(rounds, monkeypatch):
     """Three threads change the tree while the first of them still decodes: the second one's tree is never decoded."""
-    walk, begun, finish, budgets = rounds_explorer.walk, Semaphore(0), Semaphore(0), []
+    walk, begun, finish, budgets = rounds_explorer.walk, Event(), Event(), []
 
     def held_up(pair, drafter, prompt, shape, **settings):
         budgets.append(shape.budget)
-        begun.release()
-        finish.acquire()
+        begun.set()
+        finish.wait()
         return walk(pair, drafter, prompt, shape, **settings)
 
     monkeypatch.setattr(rounds_explorer, "walk", held_up)
-    rounds.lock = AnnouncedLock()
     threads = [Thread(target=setattr, args=(rounds.shape, "value", f"chain:{length}")) for length in (1, 2, 3)]
     for thread in threads:
+        newest = rounds.newest
         thread.start()
-        rounds.lock.arrivals.acquire()
-        if thread is threads[0]:
-            begun.acquire()
-    finish.release(2)
+        begun.wait()
+        while rounds.newest is newest:  # until the thread waits for the lock
+            sleep(0.01)
+    finish.set()
     for thread in threads:
         thread.join()
     assert budgets == [1, 3] and rounds.message.value == ""
-    assert all(step.tree.budget <= 3 for step in rounds.steps) and max(step.tree.budget for step in rounds.steps) == 3
+    assert max(step.tree.budget for step in rounds.steps) == 3
