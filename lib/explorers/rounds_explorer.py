@@ -78,9 +78,10 @@ class RoundsExplorer:
                 ("drafter", offered), ("tree", shapes), ("beside", offered), ("its tree", (NONE, *shapes))))
         if drafter in offered:
             self.drafter.value = self.other_drafter.value = drafter
-        self.temperature = ipywidgets.FloatText(0.0, step=0.1, description="temperature", **late)
+        self.temperature = ipywidgets.BoundedFloatText(0.0, min=0.0, max=HOTTEST, step=0.1, description="temperature",
+                                                       **late)
         self.rule = ipywidgets.Dropdown(options=rules_at(0.0), description="rule")
-        self.new_tokens = ipywidgets.IntText(new_tokens, description="new tokens", **late)
+        self.new_tokens = ipywidgets.BoundedIntText(new_tokens, 2, MOST_TOKENS, description="new tokens", **late)
         self.prompt = ipywidgets.Dropdown(options=[*listed, ("your own", TYPED)], description="prompt",
                                           layout={"width": "600px"})
         self.typed = ipywidgets.Textarea(placeholder="Type a prompt, then click elsewhere.", rows=3,
@@ -152,10 +153,6 @@ class RoundsExplorer:
         self.typed.layout.display = None if self.prompt.value == TYPED else "none"
         self.message.value = _paragraph("decoding …")
         try:
-            if not 0 <= self.temperature.value <= HOTTEST:
-                raise ValueError(f"temperature is {self.temperature.value:g}: give 0 to {HOTTEST:g}")
-            if not 2 <= self.new_tokens.value <= MOST_TOKENS:
-                raise ValueError(f"new tokens is {self.new_tokens.value}: give 2 to {MOST_TOKENS}")
             pair = self.pairs[self.pair.value]
             prompt = self._chosen_prompt(pair)
             steps, other = ([] if shape == NONE else self._walk(pair, spec, shape, prompt) for spec, shape in (

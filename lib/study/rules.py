@@ -33,7 +33,6 @@ from lib.verify.proof import HARD, Language, Law, Logits, random_pair
 from lib.verify.rules import RULES, verify
 from lib.verify.warping import warp
 
-RANDOM, HARDEST = "random", "hard"  # kinds of languages
 # The lossless rules for sampling on trees, each with the proposal that it was made for.
 LOSSLESS = {rule.name: rule.made_for for rule in RULES.values()
             if rule.lossless and rule.sampled and rule.shapes == "any"}
@@ -52,26 +51,27 @@ def measure(store: Store, settings: Rules) -> None:
     The last two need pairs with a draft model, one for each target. The law is tested on the first of these in float32,
     since in bfloat16 logits at the cut of top-k are often equal, and another order of additions keeps another token.
     """
-    seed, temperatures = settings.seed, settings.temperatures
-    proved = [(shape, kind, *case) for shape, kind in product(settings.proof_shapes, (RANDOM, HARDEST))
+    proved = [(shape, kind, *case) for shape, kind in product(settings.proof_shapes, ("random", "hard"))
               for case in sampled_rules(named(shape))]
     fill(store.open("rules_proof"), proved, proof_rows, settings.proof_languages)
     cases = cases_of(settings.exact_shapes, [f"chain:{length}" for length in settings.chain_lengths],
                      settings.agreement, settings.agreements)
     keys = [(language, temperature, *case) for language, temperature, case
-            in product(range(settings.languages), temperatures, cases)]
-    fill(store.open("rules_exact"), keys, exact_rows, settings.vocabulary, seed)
-    loaded = zip(settings.pairs, load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device))
-    able = {pair.target_name: (name, pair) for name, pair in loaded if pair.draft_model is not None}
-    for name, pair in able.values():
+            in product(range(settings.languages), settings.temperatures, cases)]
+    fill(store.open("rules_exact"), keys, exact_rows, settings.vocabulary, settings.seed)
+    firsts: dict[str, tuple] = {}  # the first pair with a draft model of each target
+    for name, pair in zip(settings.pairs, load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device)):
+        if pair.draft_model is not None:
+            firsts.setdefault(pair.target_name, (name, pair))
+    for number, (name, pair) in enumerate(firsts.values()):
         limit = room([pair], new_tokens=settings.live_tokens, live_tokens=settings.live_tokens,
                      live_shapes=settings.live_shapes)
         prompts, _ = arranged(prompt_files.load(settings.prompts, pair.tokenizer, limit=limit), 0,
-                              settings.judge_prompts, np.random.default_rng(seed))
-        live.decode(store, [pair], prompts, [
-            live.Setting("model", rule, shape, temperature) for shape, temperature, rule
-            in product(settings.live_shapes, settings.live_temperatures, LOSSLESS)], {}, settings.live_tokens, seed)
-        if pair is next(iter(able.values()))[1]:
+                              settings.judge_prompts, np.random.default_rng(settings.seed))
+        decoded = [live.Setting("model", rule, shape, temperature) for shape, temperature, rule
+                   in product(settings.live_shapes, settings.live_temperatures, LOSSLESS)]
+        live.decode(store, [pair], prompts, decoded, {}, settings.live_tokens, settings.seed)
+        if not number:
             starts = {prompt: ids[-CONTEXT:] for prompt, ids in zip(prompts.names, prompts.ids)}
             tested = load_pair(name, dtype="float32", device=settings.device)
             law_tests(store, tested, dict(islice(starts.items(), settings.tested_prompts)), settings)
@@ -135,7 +135,7 @@ def exact_rows(piece: tuple[tuple, Cases], vocabulary: int, seed: int) -> list[d
 def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
     """Rows of the table "rules_proof": largest distances over so many random pairs of languages, or over HARD."""
     (shape, kind), cases = piece
-    tree, languages = named(shape), [*map(random_pair, range(random))] if kind == RANDOM else HARD.values()
+    tree, languages = named(shape), [*map(random_pair, range(random))] if kind == "random" else HARD.values()
     distances = defaultdict(list)
     for target, drafter in languages:
         for *case, law in laws(cases, target, drafter, tree):

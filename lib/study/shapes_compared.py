@@ -219,7 +219,7 @@ def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, ne
     and one for the bonus token, whose parent is the last accepted node.
     """
     walks = (walk(pair, drafter, ids, shape, new_tokens=new_tokens) for ids in prompts.ids)
-    frames = [pd.DataFrame()]
+    frames = []
     for step in next((steps for steps in walks if steps), []):
         before = "".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:]
         unknown = [np.nan] * step.tree.size
@@ -229,7 +229,7 @@ def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, ne
             "role": step.roles, "probability": [*(step.probabilities or unknown), np.nan],
             "target_probability": [*(step.target_probabilities or unknown), np.nan],
             "context": visible(before, CONTEXT)}))
-    return pd.concat(frames, ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape)
+    return pd.concat(frames or [pd.DataFrame()], ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape)
 
 
 def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], folder: Path) -> None:

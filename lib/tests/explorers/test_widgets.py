@@ -81,14 +81,13 @@ def test_a_prompt_can_be_typed(rounds):
 
 @pytest.mark.parametrize(("control", "value", "says"), [
     ("shape", "kary:two@4", "cannot be read"), ("shape", "kary:4,4", f"at most {MOST_NODES}"),
-    ("new_tokens", 600, "new tokens"), ("new_tokens", 1, "new tokens is 1: give 2 to 1024"),
-    ("temperature", -1.0, "temperature is -1: give 0 to 5"), ("drafter", "crystal", "choose one of")])
+    ("new_tokens", 600, "new tokens"), ("drafter", "crystal", "choose one of")])
 def test_what_is_wrong_is_said_and_what_was_shown_stays(rounds, control, value, says):
     steps, picture = rounds.steps, rounds.picture.value
     getattr(rounds, control).value = value
     assert says in rounds.message.value and "last decoding that worked" in rounds.message.value
     assert rounds.steps is steps and rounds.picture.value == picture
-    getattr(rounds, control).value = dict(shape="chain:2", new_tokens=9, temperature=0.5, drafter="sam")[control]
+    getattr(rounds, control).value = dict(shape="chain:2", new_tokens=9, drafter="sam")[control]
     assert rounds.message.value == "" and rounds.steps is not steps
 
 
