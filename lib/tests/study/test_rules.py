@@ -12,6 +12,7 @@ from lib.models.load import Pair
 from lib.study import rules
 from lib.study.settings import Rules
 from lib.tests import small_models
+from lib.tests.notebook_settings import defaults
 from lib.trees import named
 from lib.verify import RULES, proof, warp
 from lib.verify.proof import Logits
@@ -127,7 +128,7 @@ def test_the_loop_writes_the_targets_law(tmp_path, monkeypatch):
     monkeypatch.setattr(rules, "TESTED_TOKENS", 2)
     target = small_models.llama(1)
     pair = Pair("t/d", target, small_models.related(target, 2, 0.3), None, "t", "d")
-    settings = Rules.defaults(live_shapes=["expansion:2,1"], test_top_k=3, samples=96)
+    settings = defaults(Rules, live_shapes=["expansion:2,1"], test_top_k=3, samples=96)
     rules.law_tests(Store(tmp_path, "04", "mark"), pair, {"p": torch.tensor([3, 1, 4])}, settings)
     rows = read(tmp_path, "04_rules_law")
     level = rules.LEVEL / len(rules.LOSSLESS)
