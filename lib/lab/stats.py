@@ -5,7 +5,6 @@ p (Efron 1979). Its interval holds percentiles, "expanded" for few units (Hester
 geometric mean over units, with an interval by bootstrap t on logs.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import NamedTuple
@@ -13,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-TURN = " turn "  # in a prompt's name, between those of its conversation and its turn: the turns are one unit
+from lib.lab.units import unit
+
 RESAMPLES = 2000
 LEVEL = 0.95
 FEWEST = 8  # units: fewer have no interval
@@ -32,11 +32,6 @@ class Estimate(NamedTuple):
     high: float = float("nan")
     n: int = 0
     raced: int | None = None
-
-
-def unit(prompt: str) -> str:
-    """The unit of a prompt by its name: the conversation of a turn ("NAME turn 2"), else the prompt."""
-    return re.sub(rf"{TURN}\d+$", "", prompt)
 
 
 def ratio(numerator, denominator, generator: np.random.Generator) -> Estimate:

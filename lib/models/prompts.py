@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.lab import json_text
-from lib.lab.stats import TURN, unit
+from lib.lab.units import TURN, unit
 from lib.models import dialogue
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lib.lab import json_text, stats
+from lib.lab import json_text, units
 from lib.models import dialogue
 from lib.replay.recording import Texts
 
@@ -124,7 +124,7 @@ def _named_by_turn(names: Sequence[str], dialogues: Sequence[tuple[str, ...]]) -
         turns.setdefault(first, []).append(row)
     for first, rows in turns.items():
         for turn, row in enumerate(rows if len(rows) > 1 else (), 1):
-            named[row] = f"{names[first]}{stats.TURN}{turn}"
+            named[row] = f"{names[first]}{units.TURN}{turn}"
     return tuple(named)
 
 

@@ -17,7 +17,7 @@ from lib.drafters.registry import DRAFTERS, made_for, make, parse
 from lib.engines.log import Log
 from lib.engines.methods import FORCED
 from lib.forward.load import load_served
-from lib.lab import provenance, stats
+from lib.lab import provenance, units
 from lib.lab.chapter import Store
 from lib.models import dialogue, registry
 from lib.models import prompts as prompt_files
@@ -110,12 +110,12 @@ def bench_of(log: Log, store: Store, longest: int, seed: int) -> Bench:
     """A log at work: of each kind half of the conversations choose, and the others judge; nothing is raced."""
     texts, generator, by_unit = log.texts, np.random.default_rng(seed), {}
     for row, name in enumerate(texts.names):
-        by_unit.setdefault(stats.unit(name), []).append(row)
+        by_unit.setdefault(units.unit(name), []).append(row)
     order = spread(list(by_unit.values()), [texts.kinds[rows[0]] for rows in by_unit.values()], generator)
     parts = [CHOOSING] * (len(order) // 2) + [JUDGING] * (len(order) - len(order) // 2)
     rows, parts = zip(*((row, part) for unit, part in zip(order, parts) for row in unit))
     texts = texts.select(rows)
-    turns = [int(name.rpartition(stats.TURN)[2]) if stats.TURN in name else 1 for name in texts.names]
+    turns = [int(name.rpartition(units.TURN)[2]) if units.TURN in name else 1 for name in texts.names]
     prompts = PromptSet(tuple(texts.names), tuple(texts.kinds), tuple(texts.prompts), tuple(turns))
     return Bench(replace(log, texts=texts), store, log.target.name, prompts, parts, max(map(len, texts.written)), {},
                  longest, log.target.eos_token_ids, seed)

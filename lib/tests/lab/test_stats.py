@@ -5,7 +5,8 @@ import pandas as pd
 import pytest
 
 from lib.lab import stats
-from lib.lab.stats import TURN, Estimate
+from lib.lab.stats import Estimate
+from lib.lab.units import TURN
 
 
 def draws(seed: int = 0) -> np.random.Generator:
