@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr, stdtrit
 
 from lib.lab.units import unit
 
@@ -107,8 +108,6 @@ def _tail(count: int) -> float:
     """The share to cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees, because
     resampling n values underestimates their spread by the root, and their tails.
     """
-    from scipy.special import ndtr, stdtrit  # slow, and parameters are checked without it
-
     return float(ndtr(-stdtrit(count - 1, (1 + LEVEL) / 2) * (count / (count - 1)) ** 0.5))
 
 
