@@ -21,8 +21,11 @@ PROMPTS = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + row) 
 
 @pytest.fixture(scope="module")
 def address():
+    from distributed import get_client
+
     with cluster.workers(3, print) as started:
         yield started
+        get_client(started).close()  # that of this process, which goes on
 
 
 @pytest.fixture
