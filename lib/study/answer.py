@@ -139,8 +139,7 @@ def answer(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles:
         paired = speed(bench, logs, roles[TREE], batch, JUDGING, roles[CHAIN])
         answers.append(_answer(bench, batch, TREE_OVER_CHAIN, ways[roles[TREE]], paired, rows)
                        | {"note": about_trees(paired)})
-    table = bench.store.open("answers")
-    table.extend([row for row in answers if (bench.backend.name, batch, row["role"]) not in table.keys()])
+    bench.store.open("answers").add(answers)
 
 
 def _answer(bench: Bench, batch: int, role: str, way: Way | None, estimate: Estimate, rows: pd.DataFrame) -> dict:

@@ -56,7 +56,7 @@ def log_speeds(bench: Bench, costs: Costs, way: Way, rounds: Mapping[int, Sizes]
 def predict(bench: Bench, costs: Costs, ways: Sequence[Way], replayed: Replayed, lengths: Sequence[int],
             part: str) -> dict[tuple[str, int], np.ndarray]:
     """By way and batch size `log_speeds` of the calls of a part; writes missing rows of the table "predictions"."""
-    logs, rows, table = {}, [], bench.store.open("predictions")
+    logs, rows = {}, []
     for way in ways:
         for batch in bench.batches_of(way):
             values = log_speeds(bench, costs, way, replayed[way.name], lengths, bench.calls(part, batch))
@@ -66,8 +66,7 @@ def predict(bench: Bench, costs: Costs, ways: Sequence[Way], replayed: Replayed,
             rows.append(dict(backend=bench.backend.name, batch=batch, way=way.name, part=part, drafter=way.method,
                              shape=way.shape_name, nodes=way.nodes, value=mean.value, low=mean.low, high=mean.high,
                              n=len(values)))
-    table.extend([row for row in rows
-                  if tuple(row[name] for name in table.schema.key) not in table.keys()])
+    bench.store.open("predictions").add(rows)
     return logs
 
 

@@ -201,7 +201,7 @@ def write_settings(bench: Bench) -> None:
     """Adds to the table "settings" what a user of each serving engine sets to draft as recommended, or as the best chain
     of the recommended drafter, since engines take no static tree that branches; vLLM also by batch size.
     """
-    table, answers = bench.store.open("settings"), bench.rows_of("answers")
+    answers = bench.rows_of("answers")
     drafted: dict[int, tuple[str, int]] = {}
     for batch in bench.batches:
         by_role = answers[answers["batch"] == batch].set_index("role")
@@ -210,10 +210,8 @@ def write_settings(bench: Bench) -> None:
         drafted[batch] = winner["drafter"], int(by_role.loc[CHAIN, "nodes"] if same_drafter else winner["nodes"])
     for batch, (drafter, tokens) in drafted.items():
         lengths = {other: count for other, (name, count) in drafted.items() if name in (drafter, "none")}
-        table.extend([
-            dict(backend=bench.backend.name, batch=batch, **line)
-            for line in registry.lines(bench.backend.pair, drafter, tokens, lengths)
-            if (bench.backend.name, batch, line["engine"], line["draft"]) not in table.keys()])
+        bench.store.open("settings").add([dict(backend=bench.backend.name, batch=batch, **line) for line
+                                          in registry.lines(bench.backend.pair, drafter, tokens, lengths)])
 
 
 def save(bench: Bench, mark: str, machine: str) -> None:
