@@ -25,6 +25,7 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
     labels: of the axes. band: from the column low to high around a line. log: the logarithmic axes, "x" or "xy".
     bound: of a dotted line. Up to MOST_LABELS lines are named at their ends, more in a legend, in the order of their ends.
     """
+    rows = rows.infer_objects()  # rows that were put together of none and some have objects for numbers
     styles, groups = styles_of(rows[by]), [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
     ticks = np.unique(rows[x])
     if len(ticks) > 8 and ticks[0] > 0:  # only powers of two
