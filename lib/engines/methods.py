@@ -107,7 +107,7 @@ class Way:
 
     @property
     def nodes(self) -> int:
-        """Draft tokens of a round at most."""
+        """The most draft tokens per round."""
         return self.shape.budget
 
     @property

@@ -5,7 +5,6 @@ Panels hold numbers of 16 bits (`pack`), int8 numbers with a scale for each outp
 GGUF file (`stored`). Where the kernels do not run, a call converts the panels, which saves memory and no time.
 """
 
-import math
 from typing import Callable
 
 import torch
@@ -116,14 +115,6 @@ def _replace_linears(module: nn.Module, make: Callable[[nn.Linear], nn.Module]) 
         module.set_input_embeddings(
             PackedEmbedding(output.panels, table.weight.dtype, getattr(table, "embed_scale", None)))
     return module
-
-
-def parameters_of(model: nn.Module) -> int:
-    """The number of a model's weights, those in panels included, shared ones once."""
-    plain = {weight.data_ptr(): weight.numel() for weight in model.parameters()}
-    in_panels = {part.numbers.data_ptr(): math.prod(part.layout["shape"])
-                 for part in model.modules() if isinstance(part, _OverPanels)}
-    return sum((plain | in_panels).values())
 
 
 def weights_of(module: nn.Module) -> tuple:

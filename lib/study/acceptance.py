@@ -78,9 +78,9 @@ def _plain_texts(bench: Bench) -> list[list[int]]:
     missing = [row for row, name in enumerate(bench.prompts.names) if (*source, name) not in done]
     with bench.running(*[PLAIN_WAY] if missing else []) as running:
         for row in missing:
-            (prompt,), text, wanted = bench.ids([row]), [], bench.new_tokens + bench.longest + 1
-            while len(text) < wanted:
-                text += running[PLAIN].decode([prompt + text], wanted - len(text), bench.ends).tokens[0]
+            (prompt,), text, length = bench.ids([row]), [], bench.new_tokens + bench.longest + 1
+            while len(text) < length:
+                text += running[PLAIN].decode([prompt + text], length - len(text), bench.ends).tokens[0]
             _write_texts(bench, {row: text})
     rows = bench.store.open("texts").frame().set_index([*bench.source, "prompt"])
     return [list(map(int, ids.split())) for ids in rows.loc[source].loc[list(bench.prompts.names), "ids"]]

@@ -5,7 +5,6 @@ rules, and each engine's methods with numbers of draft tokens.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-
 from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter

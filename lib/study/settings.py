@@ -119,6 +119,8 @@ class Settings(Parameters):
 
 
 class Shapes(Settings):
+    """Notebook 01."""
+
     families: Distinct[Family]
     budget: Nodes
     max_budget: Annotated[int, Field(ge=4, le=MOST_NODES)]
@@ -139,6 +141,8 @@ class Shapes(Settings):
 
 
 class Attention(Settings):
+    """Notebook 03."""
+
     batches: Some[PositiveInt]
     prefixes: Some[NonNegativeInt]
     drafts: Some[Nodes]
@@ -193,6 +197,8 @@ class OfPairs(Settings):
 
 
 class Acceptance(OfPairs):
+    """Notebook 02."""
+
     drafters: Distinct[DrafterSpec]
     choose_prompts: PositiveInt
     new_tokens: PositiveInt
@@ -208,6 +214,8 @@ class Acceptance(OfPairs):
 
 
 class Rules(OfPairs):
+    """Notebook 04."""
+
     vocabulary: PositiveInt
     languages: PositiveInt
     proof_languages: PositiveInt

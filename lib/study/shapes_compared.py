@@ -236,7 +236,7 @@ def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], f
     """Writes a greedy trace to a file of the atlas, with the drafts of drafters that grow trees."""
     trace = recorded.trace
     chooses = [name for name, part in zip(trace.prompts, bench.parts) if part == CHOOSING]
-    known = Recorded(replace(trace, labels={**trace.labels, "choosing": chooses}), recorded.prompts)
+    split = Recorded(replace(trace, labels={**trace.labels, "choosing": chooses}), recorded.prompts)
     growing = {name: drafter for name, drafter in drafters.items() if drafter.traits.grows
                and drafter.traits.replay == BY_RANKS}
-    atlas.publish(known, growing, folder / f"{bench.target}.continuation.npz".replace("/", "_"))
+    atlas.publish(split, growing, folder / f"{bench.target}.continuation.npz".replace("/", "_"))

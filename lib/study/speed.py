@@ -138,15 +138,14 @@ def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Re
     beside = replace(bench, backend=Own(pair, bench.prompts.ids))
     quality.measure(bench.store, bench.backend, [beside.backend], *judging_texts(bench, recorded),
                     bench.generator("quality", format_name))
-    if answer.is_complete(beside):
-        pass
-    elif bench.raced[1]:
+    is_missing = not answer.is_complete(beside)
+    if is_missing and bench.raced[1]:
         drafters = drafters_of([pair], settings.drafters, 0)
         limits = Limits(settings.most_nodes, settings.most_depth, beside.backend.chains)
         answer.measure(beside, record(beside, drafters), partial(static_ways, drafters, limits),
                        partial(grown_ways, drafters, limits), partial(timed_costs, beside, limits.nodes),
                        settings.most_raced)
-    else:
+    elif is_missing:
         rows = bench.rows_of("costs")
         drafting = rows[~rows["method"].isin([PLAIN, FORCED])]
         answer.measure(beside, recorded, lambda trace: list(ways), lambda leading: [],
@@ -183,9 +182,9 @@ def predict_elsewhere(bench: Bench, costs_name: str, recorded: Recorded, ways: S
     """
     here = bench.rows_of("costs")
     drafting, plain_here = here[~here["method"].isin([PLAIN, FORCED])], here[here["method"] == PLAIN].set_index("batch")["ms"]
-    for name, rows in costs_files.read(costs_name).groupby("backend", sort=False):
-        if not {PLAIN, FORCED} <= {*rows["method"]}:
-            continue
+    all_rows = costs_files.read(costs_name)
+    for name in costs_files.of_backends(all_rows):
+        rows = all_rows[all_rows["backend"] == name]
         scale = rows.loc[rows["method"] == PLAIN, "ms"].min() / plain_here.min()
         there = pd.concat([rows, drafting[~drafting["method"].isin(rows["method"])].assign(ms=lambda part: part["ms"] * scale)])
         backend = SimpleNamespace(name=f"{name} ({Path(costs_name).stem})", batches=True, padded=True, at_once=1,
