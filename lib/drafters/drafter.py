@@ -72,10 +72,12 @@ class Drafter:
         """Keeps these rows of the batch, in this order; the others have ended."""
         self.roots = [self.roots[row] for row in rows]
 
-    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+    def read_ahead(self, hidden_states: Sequence[Sequence[Tensor]], texts: Sequence[Tensor], starts: Sequence[int],
+                   depth: int) -> tuple[Tensor, Tensor]:
         """The drafter's ranks int32[N, L, depth] and probabilities float32[N, L, depth] of the tokens of known texts.
 
-        texts int64[T_i]: prompts and their continuations; starts: the position of the first root in each, at least 1.
+        hidden_states: the target's for each text without its last token, [1, T_i - 1, H] per layer, for a drafter that
+        wants them. texts int64[T_i]: prompts and their continuations; starts: the position of the first root in each, at least 1.
         A row has T_i - 1 - starts[i] transitions, L is their largest number, or 1. Entry [i, t, d] is that of the token
         d + 1 places after token starts[i] + t, in a round that starts at this root and follows the text: rank 0 for the
         favourite, of equals the lower token first; -1 and 0 after the end of a row; a rank beyond all others for a

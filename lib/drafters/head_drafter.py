@@ -75,19 +75,18 @@ class HeadDrafter(Drafter):
         """Of a kind that runs layers over a cache."""
 
     @torch.inference_mode()
-    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+    def read_ahead(self, hidden_states: Sequence[Sequence[Tensor]], texts: Sequence[Tensor], starts: Sequence[int],
+                   depth: int) -> tuple[Tensor, Tensor]:
         """As `Drafter.read_ahead`; at depths for which the head has no distribution ranks are V and probabilities 0."""
         counts = [max(0, len(text) - 1 - start) for text, start in zip(texts, starts)]
         ranks = torch.full((len(texts), max(1, *counts), depth), -1, dtype=torch.int32)
         probs = torch.zeros(ranks.shape)
         for row, (text, start, count) in enumerate(zip(texts, starts, counts)):
             for d in range(min(depth, count)):
-                ranks[row, : count - d, d] = target.config.get_text_config().vocab_size
+                ranks[row, : count - d, d] = self.target.config.get_text_config().vocab_size
             if not count:
                 continue
-            tokens = text[None, :-1].to(target.device)
-            hidden = target(tokens, output_hidden_states=True, logits_to_keep=1).hidden_states
-            for d, logits in zip(range(min(depth, count)), self._ahead(hidden, text, start, depth)):
+            for d, logits in zip(range(min(depth, count)), self._ahead(hidden_states[row], text, start, depth)):
                 logits = logits if self.reduced is None else self.reduced.spread(logits, float("-inf"))
                 true = text[start + d + 1 :].to(logits.device)
                 scores = logits[: len(true)].to(torch.promote_types(logits.dtype, torch.float32))

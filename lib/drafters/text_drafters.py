@@ -71,7 +71,8 @@ class NgramDrafter(TextDrafter):
                         contexts[child] = text.context_after(contexts[node], tokens[child])
         return partial_draft(shape, tokens)
 
-    def read_ahead(self, target, texts: Sequence[Tensor], starts: Sequence[int], depth: int) -> tuple[Tensor, Tensor]:
+    def read_ahead(self, hidden_states: Sequence[Sequence[Tensor]], texts: Sequence[Tensor], starts: Sequence[int],
+                   depth: int) -> tuple[Tensor, Tensor]:
         """As `Drafter.read_ahead`; all probabilities are 0, since n-grams have none."""
         roots = max(1, *(len(text) - 1 - start for text, start in zip(texts, starts)))
         ranks = torch.full((len(texts), roots, depth), -1, dtype=torch.int32)

@@ -173,14 +173,27 @@ def _refusal(model, longest: int) -> str:
     return window_refusal(getattr(model.config.get_text_config(), "max_position_embeddings", None), longest)
 
 
-def branched_logits(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]]) -> Tensor:
-    """[S, V]: a model's logits at every transition, row by row. Prompts that share a beginning are prefilled once."""
-    run = forward_pass(model)
-    cache = prefill(run, prompts).cache
-    block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in written], batch_first=True).to(model.device)
-    logits = run(block, torch.arange(block.shape[1], device=block.device), None, cache).logits
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return torch.cat([row[: len(text) - 1] for row, text in zip(logits, written)])
+def teacher_forced(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]],
+                   hidden_states: bool = False) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+    """A model's logits [S, V] at every transition, row by row, and with `hidden_states` those of each text without its
+    last token, [1, T - 1, H] per layer. Texts are read together, or with hidden states, whose padding takes memory, one
+    after another.
+    """
+    run, logits, states = forward_pass(model), [], []
+    together = 1 if hidden_states else len(prompts)
+    for first in range(0, len(prompts), together):
+        rows = written[first : first + together]
+        filled = prefill(run, prompts[first : first + together], hidden_states)
+        block = pad_sequence([torch.tensor(row[:-1] or [0]) for row in rows], batch_first=True).to(model.device)
+        out = run(block, torch.arange(block.shape[1], device=block.device), None, filled.cache,
+                  output_hidden_states=hidden_states)
+        logits += [row[: len(text) - 1] for row, text in zip(out.logits, rows)]
+        if hidden_states:
+            after_prompt = len(rows[0]) - 1
+            states.append(tuple(torch.cat([layer, more[:, :after_prompt]], dim=1)
+                                for layer, more in zip(filled.hidden_states, out.hidden_states)))
+    whole = torch.cat(logits)
+    return whole.to(torch.promote_types(whole.dtype, torch.float32)), states
 
 
 def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: float, ahead: int, siblings: int,
@@ -200,20 +213,20 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
         return array
 
     by_drafter = {"ranks": {}, "probs": {}, "chances": {}}
-    target_probs = np.zeros(inside.shape, np.float32)
+    target_probs, states = np.zeros(inside.shape, np.float32), []
     if target is not None:
-        logits = branched_logits(target, texts.prompts, texts.written)
+        reads_states = any(getattr(drafter, "wants_hidden_states", False) for drafter in drafters.values())
+        logits, states = teacher_forced(target, texts.prompts, texts.written, reads_states)
         warped = warp(logits, temperature)
         shown = warped if temperature else torch.softmax(logits, dim=-1)  # a one-hot shows no confidence
         target_probs = spread(shown.gather(1, following.to(shown.device)[:, None])[:, 0])
-    once = target and _OncePerText(target)
     whole = [torch.cat([prompt, torch.tensor(row)]) for prompt, row in zip(texts.prompts, texts.written)]
     for name, drafter in drafters.items():
         if isinstance(drafter, Drafter):
-            ranks, probs = drafter.read_ahead(once, whole, [*map(len, texts.prompts)], ahead)
+            ranks, probs = drafter.read_ahead(states, whole, [*map(len, texts.prompts)], ahead)
             by_drafter["ranks"][name], by_drafter["probs"][name] = ranks.cpu().numpy(), probs.cpu().numpy()
             continue
-        scores = branched_logits(drafter, texts.prompts, texts.written)
+        scores, _ = teacher_forced(drafter, texts.prompts, texts.written)
         scores = scores if target is None else scores[:, : warped.shape[1]].to(warped.device)
         token = following.to(scores.device)
         proposal = torch.softmax(scores / (temperature or 1.0), dim=-1)
@@ -224,17 +237,3 @@ def _read(target, drafters: Mapping[str, object], texts: Texts, temperature: flo
             by_drafter["chances"] |= {f"{name}|{rule}": spread(values) for rule, values in by_rule.items()}
     return Trace(tokens, lengths, np.array(texts.ended), target_probs, **by_drafter, prompts=tuple(texts.names),
                  kinds=tuple(texts.kinds), labels={"temperature": temperature})
-
-
-class _OncePerText:
-    """A target that runs once for all heads that read the same text."""
-
-    def __init__(self, target):
-        self.target, self.config, self.device, self.outputs = target, target.config, target.device, {}
-
-    def __call__(self, text: Tensor, output_hidden_states: bool, logits_to_keep: int):
-        tokens = tuple(text[0].tolist())
-        if tokens not in self.outputs:
-            self.outputs[tokens] = self.target(text, output_hidden_states=output_hidden_states,
-                                               logits_to_keep=logits_to_keep)
-        return self.outputs[tokens]

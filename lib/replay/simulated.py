@@ -18,6 +18,8 @@ from torch import Tensor
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import Drafter, FirstBranch, NoDrafter
 from lib.drafters.registry import LIVE
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import prefill
 from lib.replay import exact
 from lib.replay.exact import Walk
 from lib.replay.trace import Trace
@@ -25,7 +27,7 @@ from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, GeneratorDraws
 
-MOST_ROWS = 32  # rows whose hidden states are in memory
+MOST_BYTES = 1 << 30  # of hidden states in memory
 
 
 @dataclass(frozen=True)
@@ -40,34 +42,31 @@ class SimulatedWalk(Walk):
 
 
 class Recorded:
-    """A trace, and the prompts int64[T] that its rows continue. Hidden states of MOST_ROWS rows stay in memory until
-    `forget`.
+    """A trace, and the prompts int64[T] that its rows continue. Hidden states that were computed stay in memory, up to
+    MOST_BYTES, and parts of a recording share them.
     """
 
-    def __init__(self, trace: Trace, prompts: Sequence[Tensor]):
+    def __init__(self, trace: Trace, prompts: Sequence[Tensor], states: dict[tuple, list[Tensor]] | None = None):
         self.trace, self.prompts = trace, prompts
-        self.states: dict[tuple, Sequence[Tensor]] = {}
+        self.states = {} if states is None else states
 
     @torch.no_grad()
-    def hidden_states(self, row: int, target) -> Sequence[Tensor]:
+    def hidden_states(self, row: int, target) -> list[Tensor]:
         """The target's hidden states of a row's whole text, [T, H] per layer."""
-        if (row, target) in self.states:
-            return self.states[row, target]
         tokens = self.trace.tokens[row]  # the first root, and tokens beyond the limit, included
         text = torch.cat([self.prompts[row], torch.from_numpy(tokens[tokens >= 0].astype(np.int64))])
-        outputs = target(text[None].to(target.device), output_hidden_states=True, logits_to_keep=1)
-        states = [layer[0] for layer in outputs.hidden_states]
-        if len(self.states) < MOST_ROWS:
-            self.states[row, target] = states
+        key = target, *text.tolist()
+        if key in self.states:
+            return self.states[key]
+        states = [layer[0] for layer in prefill(forward_pass(target), [text], hidden_states=True).hidden_states]
+        if (1 + len(self.states)) * sum(layer.nbytes for layer in states) <= MOST_BYTES:
+            self.states[key] = states
         return states
-
-    def forget(self) -> None:
-        """Frees the hidden states."""
-        self.states = {}
 
     def select(self, rows: np.ndarray) -> "Recorded":
         """The part of some rows, bool[N] or int64."""
-        return Recorded(self.trace.select(rows), [self.prompts[row] for row in np.arange(len(self.prompts))[rows]])
+        prompts = [self.prompts[row] for row in np.arange(len(self.prompts))[rows]]
+        return Recorded(self.trace.select(rows), prompts, self.states)
 
 
 def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: int = 32) -> SimulatedWalk:

@@ -137,4 +137,4 @@ def test_a_new_drafter_is_one_class_and_one_row(monkeypatch):
     assert isinstance(drafter, Repeating) and drafter.window is None and not drafter.wants_hidden_states
     assert decode(drafter, shape=Tree([-1, 0, 1, 2])).new_tokens == continuations()
     with pytest.raises(ValueError, match="a Repeating cannot be recorded in a trace"):
-        drafter.read_ahead(MODEL, PROMPTS, [1] * 4, 2)
+        drafter.read_ahead((), PROMPTS, [1] * 4, 2)

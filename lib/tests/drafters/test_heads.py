@@ -157,7 +157,8 @@ def test_without_a_level_the_root_is_drafted_alone(name, proposal, shape):
 def test_what_is_read_ahead_is_what_a_round_from_there_drafts():
     text = torch.randint(1, 20, (9,), generator=torch.Generator().manual_seed(3))
     for name, start in zip(HEADS, itertools.cycle((1, 4))):
-        ranks, probs = drafter(name).read_ahead(TARGET, [text, text[:3]], [start, 2], 4)
+        states = [TARGET(tokens[None, :-1], output_hidden_states=True).hidden_states for tokens in (text, text[:3])]
+        ranks, probs = drafter(name).read_ahead(states, [text, text[:3]], [start, 2], 4)
         count = len(text) - 1 - start
         assert ((ranks[0] < 0) == (torch.arange(count)[:, None] + torch.arange(4) >= count)).all()
         assert (ranks[1] == -1).all() and (probs[1] == 0).all(), "a text without roots"

@@ -41,7 +41,7 @@ def test_logits_are_those_of_the_file_dequantised_in_float32(tmp_path, kind):
         assert table.numbers is output.numbers
     ids = torch.randint(2, 250, (2, 40), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        torch.testing.assert_close(pair.target(ids).logits, whole(ids).logits, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(pair.target(ids).logits, whole(ids).logits, atol=5e-5, rtol=1e-4)
         torch.testing.assert_close(table(ids), whole.get_input_embeddings()(ids))
 
 
