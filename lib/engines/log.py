@@ -27,7 +27,7 @@ class Log:
     texts: LoggedTexts
     target: Served
     temperature: float
-    batches, idles, padded, at_once = True, False, False, 1
+    batches, idles, padded, at_once, chains = True, False, False, 1, False
 
     @property
     def pair(self) -> SimpleNamespace:

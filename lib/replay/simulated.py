@@ -43,12 +43,14 @@ class SimulatedWalk(Walk):
 
 class Recorded:
     """A trace, and the prompts int64[T] that its rows continue. Hidden states that were computed stay in memory, up to
-    MOST_BYTES, and parts of a recording share them.
+    MOST_BYTES, and parts of a recording share them. rounds: those that were replayed, by way and row (see
+    `study.acceptance.replay`).
     """
 
     def __init__(self, trace: Trace, prompts: Sequence[Tensor], states: dict[tuple, list[Tensor]] | None = None):
         self.trace, self.prompts = trace, prompts
         self.states = {} if states is None else states
+        self.rounds: dict[str, dict[int, np.ndarray]] = {}
 
     @torch.no_grad()
     def hidden_states(self, row: int, target) -> list[Tensor]:

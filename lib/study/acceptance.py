@@ -98,12 +98,16 @@ def answer_length(tokens: Sequence[int], limit: int, ends: Sequence[int]) -> int
     return next((index + 1 for index, token in enumerate(tokens[:limit]) if token in ends), min(limit, len(tokens)))
 
 
-def replay(bench: Bench, recorded: Recorded, ways: Sequence[Way],
-           rows: Sequence[int] | None = None) -> dict[str, dict[int, Sizes]]:
-    """By way and prompt the rounds; adds the missing rows of the table "rounds". rows: the prompts; None for all."""
-    rows = range(len(bench.prompts.names)) if rows is None else rows
-    some = recorded.select(np.array(rows, dtype=int))
-    replayed = {way.name: dict(zip(rows, rounds_of(way, some, bench.new_tokens))) for way in ways}
+def replay(bench: Bench, recorded: Recorded, ways: Sequence[Way], rows: Sequence[int]) -> dict[str, dict[int, Sizes]]:
+    """By way and prompt, of these rows, the rounds, which are kept with the recorded text; adds the missing rows of the
+    table "rounds".
+    """
+    selected, replayed = recorded.select(np.array(rows, dtype=int)), {}
+    for way in ways:
+        rounds = recorded.rounds.setdefault(way.name, {})
+        if not {*rows} <= rounds.keys():
+            rounds.update(zip(rows, rounds_of(way, selected, bench.new_tokens)))
+        replayed[way.name] = {row: rounds[row] for row in rows}
     bench.store.open("rounds").add([
         dict(**bench.source, drafter=way.method, shape=way.shape_name, prompt=bench.prompts.names[row],
              rounds=len(sizes), **dict(zip(("drafted", "accepted", "calls"), sizes.sum(0).tolist())))

@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -13,7 +12,7 @@ from lib.engines.driver import Backend, Running
 from lib.engines.methods import PLAIN, Way
 from lib.lab import stats
 from lib.lab.chapter import Store
-from lib.models.prompts import PromptSet
+from lib.models.prompts import PromptSet, check_enough
 
 CHOOSING, JUDGING = PARTS = ("choosing", "judging")
 LOOPING = "looping"  # the part of prompts whose text repeats itself
@@ -25,7 +24,8 @@ class Bench:
 
     target: the name of the model that verifies. parts: for each prompt CHOOSING or JUDGING; those whose text loops become
     LOOPING. new_tokens: of an answer at most. raced: by batch size the calls that are raced in each part. longest: draft
-    tokens on a path at most. ends: the tokens that end an answer.
+    tokens on a path at most. ends: the tokens that end an answer. writer: whose text is replayed where the backend
+    writes none of its own.
     """
 
     backend: Backend
@@ -38,6 +38,7 @@ class Bench:
     longest: int
     ends: Sequence[int]
     seed: int = 0
+    writer: Backend | None = None
     began: float = field(default_factory=time.monotonic)
 
     @property
@@ -62,8 +63,8 @@ class Bench:
     @property
     def source(self) -> dict[str, object]:
         """The columns of tables that say whose text a row is about; the first parts of their keys."""
-        return dict(target=self.target, backend=self.backend.name,
-                    temperature=getattr(self.backend, "temperature", 0.0))
+        writer = self.writer or self.backend
+        return dict(target=self.target, backend=writer.name, temperature=getattr(writer, "temperature", 0.0))
 
     def batches_of(self, way: Way) -> list[int]:
         """The batch sizes at which the backend decodes with a way."""
@@ -86,11 +87,6 @@ class Bench:
     def call_name(self, rows: Sequence[int]) -> str:
         """The name of a call in tables: that of its first prompt."""
         return self.prompts.names[rows[0]]
-
-    @cached_property
-    def units(self) -> list[str]:
-        """The unit of each prompt: its conversation, or itself."""
-        return [stats.unit(name) for name in self.prompts.names]
 
     def generator(self, *words: object) -> np.random.Generator:
         """Randomness of a part of the work, a function of the seed and its name."""
@@ -117,29 +113,22 @@ def arranged(prompts: PromptSet, choose: int, judge: int, generator: np.random.G
 
     ValueError if a kind has fewer units.
     """
-    units: dict[tuple[str, object], list[int]] = {}
-    first_of = {}
-    for row, (name, kind, ids) in enumerate(zip(prompts.names, prompts.kinds, prompts.ids)):
-        same = first_of.setdefault(tuple(ids.tolist()), stats.unit(name))
-        units.setdefault((kind, same), []).append(row)
-    by_kind: dict[str, list[list[int]]] = {}
-    for (kind, _), rows in units.items():
-        by_kind.setdefault(kind, []).append(rows)
-    if short := [kind for kind, members in by_kind.items() if len(members) < choose + judge]:
-        raise ValueError(f"kinds {', '.join(short)} have fewer than {choose} + {judge} prompts; lower choose_prompts or "
-                         "judge_prompts, or give more prompts")
-    chosen: dict[str, list[list[int]]] = {CHOOSING: [], JUDGING: []}
-    for members in by_kind.values():
-        order = spread(members, [is_later(prompts, rows) for rows in members], generator)
-        chosen[CHOOSING] += order[:choose]
-        chosen[JUDGING] += order[choose : choose + judge]
-    rows, parts = [], []
-    for part, members in chosen.items():
-        strata = [(prompts.kinds[rows[0]], is_later(prompts, rows)) for rows in members]
-        for unit in spread(members, strata, generator):
-            rows += unit
-            parts += [part] * len(unit)
-    return prompts.select(rows), parts
+    unit_of_ids: dict[tuple[int, ...], str] = {}
+    units = [unit_of_ids.setdefault(tuple(ids.tolist()), stats.unit(name)) for name, ids in zip(prompts.names, prompts.ids)]
+    check_enough(units, prompts.kinds, choose, judge)
+    by_kind: dict[str, dict[str, list[int]]] = {}
+    for row, (kind, unit) in enumerate(zip(prompts.kinds, units)):
+        by_kind.setdefault(kind, {}).setdefault(unit, []).append(row)
+
+    def shuffled(members: Sequence[list[int]]) -> list[list[int]]:
+        """Units, each with its rows, in a random order that is even in kinds and later turns."""
+        return spread(members, [(prompts.kinds[rows[0]], prompts.turns[rows[0]] > 1) for rows in members], generator)
+
+    orders = [shuffled(list(members.values())) for members in by_kind.values()]
+    chosen = {CHOOSING: [unit for order in orders for unit in order[:choose]],
+              JUDGING: [unit for order in orders for unit in order[choose : choose + judge]]}
+    order = [(row, part) for part, members in chosen.items() for unit in shuffled(members) for row in unit]
+    return prompts.select([row for row, _ in order]), [part for _, part in order]
 
 
 def write_prompts(store: Store, prompts: PromptSet, parts: Sequence[str]) -> None:
@@ -147,11 +136,6 @@ def write_prompts(store: Store, prompts: PromptSet, parts: Sequence[str]) -> Non
     store.open("prompts").add([
         dict(prompt=name, kind=kind, unit=stats.unit(name), turn=turn, part=part, tokens=len(ids))
         for name, kind, turn, part, ids in zip(prompts.names, prompts.kinds, prompts.turns, parts, prompts.ids)])
-
-
-def is_later(prompts: PromptSet, rows: Sequence[int]) -> bool:
-    """Whether a unit's first prompt is a later turn of a conversation."""
-    return prompts.turns[rows[0]] > 1
 
 
 def spread(members: Sequence, strata: Sequence, generator: np.random.Generator) -> list:

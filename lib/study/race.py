@@ -13,9 +13,9 @@ from lib.engines.methods import PLAIN, PLAIN_WAY, Way
 from lib.lab import stats
 from lib.lab.stats import Estimate
 from lib.study.bench import Bench
+from lib.study.predict import Logs
 
 WARM_TOKENS = 8  # of the untimed call with which each way begins
-Logs = Mapping[tuple[str, int], np.ndarray]  # by way and batch size the predicted log speed of each call of a part
 
 
 def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = {}) -> None:
@@ -23,28 +23,27 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
     in shuffled turns, as many ways at the same time as the backend allows. logs: the predictions to note beside.
     """
     table, calls = bench.store.open("timed"), bench.calls(part, batch)[: bench.raced[batch]]
+    texts = {row.prompt: [*map(int, row.ids.split())] for row in bench.rows_of("texts").itertuples()}
     for first in range(0, len(ways), bench.backend.at_once):
         together = [PLAIN_WAY, *ways[first : first + bench.backend.at_once]]
-        missing = [(number, way) for number, rows in enumerate(calls) for way in together
-                   if (bench.backend.name, batch, way.name, part, bench.call_name(rows), first) not in table.keys()]
-        if not missing:
+        missing = [[way for way in together if
+                    (bench.backend.name, batch, way.name, part, bench.call_name(rows), first) not in table.keys()]
+                   for rows in calls]
+        if not any(missing):
             continue
         bench.say(f"{', '.join(way.name for way in together)} in turns, {len(calls)} calls of {batch}, {part}")
         order = bench.generator("race", part, batch, first)
-        texts = {row.prompt: [*map(int, row.ids.split())] for row in bench.rows_of("texts").itertuples()}
-        with bench.running(*{way.name: way for _, way in missing}.values()) as running:
+        with bench.running(*{way.name: way for due in missing for way in due}.values()) as running:
             for decoding in running.values():
                 decoding.decode(bench.ids(calls[0]), WARM_TOKENS)
-            for number, rows in enumerate(calls):
-                due = [way for call, way in missing if call == number]
+            for number, (rows, due) in enumerate(zip(calls, missing)):
                 for index in order.permutation(len(due)):
                     way = due[index]
                     decoded = running[way.name].decode(bench.ids(rows), bench.new_tokens, bench.ends)
                     predicted = np.exp(logs[way.name, batch][number]) if (way.name, batch) in logs else np.nan
                     table.append(backend=bench.backend.name, batch=batch, way=way.name, part=part,
-                                 call=bench.call_name(rows), turn=first, kind=bench.prompts.kinds[rows[0]],
-                                 tokens=sum(map(len, decoded.tokens)), seconds=decoded.seconds, prefill=decoded.prefill,
-                                 drafted=decoded.drafted, accepted=int(sum(decoded.accepted)), predicted=predicted,
+                                 call=bench.call_name(rows), turn=first, tokens=sum(map(len, decoded.tokens)),
+                                 seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted,
                                  parted=parted(bench, texts, rows, decoded.tokens))
 
 
@@ -69,20 +68,17 @@ def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:
 
 
 def measured_logs(rows: pd.DataFrame, way: str, base: str = PLAIN, whole: bool = False) -> pd.Series:
-    """By call the log of a way's speed over another's in the same turn, without prefill or of the whole call.
+    """By call the log of a way's speed over another's, each beside plain decoding in the same turn, without prefill or of
+    the whole call.
 
     rows: as of `timed`. Calls whose answers all end at once are left out.
     """
     pace = np.log(rows["tokens"] / (rows["seconds"] if whole else rows["seconds"] - rows["prefill"]))
-    pace = pace.where(np.isfinite(pace))
-    by_way = rows.assign(pace=pace).pivot(index=["call", "turn"], columns="way", values="pace")
-    if way not in by_way or base not in by_way:
+    by_way = rows.assign(pace=pace[np.isfinite(pace)]).pivot(index=["call", "turn"], columns="way", values="pace")
+    if not {way, base} <= {*by_way}:
         return pd.Series(dtype=float)
-    same_turn = by_way[way] - by_way[base]
-    if same_turn.notna().any():
-        return same_turn.dropna().groupby("call").mean()
-    mean = by_way.groupby("call").mean()
-    return (mean[way] - mean[base]).dropna()
+    over_plain = by_way.sub(by_way[PLAIN], axis=0).groupby("call").mean()
+    return (over_plain[way] - over_plain[base]).dropna()
 
 
 def speed(bench: Bench, logs: Logs, way: str, batch: int, part: str, base: str = PLAIN) -> Estimate:
@@ -98,9 +94,8 @@ def speed(bench: Bench, logs: Logs, way: str, batch: int, part: str, base: str =
     if predicted.isna().all():
         predicted = pd.Series(0.0, index=measured.index)
     measured = measured[measured.index.isin(predicted.dropna().index)]
-    unit_of = dict(zip(names, (bench.units[call[0]] for call in calls)))
     raced, raced_predicted, others = (
-        values.groupby(unit_of).mean() for values in (
+        values.groupby(stats.unit).mean() for values in (
             measured, predicted[measured.index], predicted.drop(measured.index).dropna()))
     generator = bench.generator("speed", way, base, batch, part)
     if raced.empty:

@@ -2,61 +2,46 @@
 that are decoded here. Costs come from a file (see `costs_files`), and all speeds are predictions.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from lib.drafters.drafter import Drafter
 from lib.drafters.heads.files import NGRAMS
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS, made_for, make, parse
 from lib.engines.log import Log
-from lib.engines.methods import FORCED
+from lib.engines.methods import Way
 from lib.forward.load import load_served
-from lib.lab import provenance, units
+from lib.lab import units
 from lib.lab.chapter import Store
 from lib.models import dialogue, registry
 from lib.models import prompts as prompt_files
 from lib.models.load import Served
 from lib.models.prompts import PromptSet
 from lib.replay import endpoint, logs
-from lib.study import answer, costs_files
+from lib.replay.simulated import Recorded
 from lib.study.acceptance import record
-from lib.study.bench import CHOOSING, JUDGING, Bench, spread, write_prompts
-from lib.study.candidates import Limits, static_ways
-
-EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
+from lib.study.bench import CHOOSING, JUDGING, Bench, spread, without_loops, write_prompts
+from lib.study.candidates import static_ways
 
 
-def measure(store: Store, settings) -> list[Bench]:
-    """Writes the tables prompts, texts, rounds, predictions and answers for logged texts (see `settings.Speed`), at the
-    costs of each backend of a file. Returns the log at work with each of them. ValueError for logs, drafters or costs
-    that do not fit.
+def measure(store: Store, settings) -> tuple[Bench, Recorded, list[Way]]:
+    """Writes the tables prompts and texts for logged texts (see `settings.Speed`). Returns the log at work, its text and
+    the ways to draft that it decides. ValueError for logs or drafters that do not fit.
     """
     target_name, *draft_models = dict.fromkeys(name for pair in settings.pairs for name in registry.parts(pair))
     target = load_served(target_name, draft_models, settings.dtype, settings.device)
-    path = ask(target, settings, store.folder) if settings.endpoint else settings.logs or EXAMPLE
+    path = ask(target, settings, store.folder) if settings.endpoint else settings.logs
     log = read(path, target, settings.temperature, settings.most_depth, settings.served or "log")
     bench = bench_of(log, store, settings.most_depth, settings.seed)
     write_prompts(store, bench.prompts, bench.parts)
-    drafters, benches = drafters_of(log, settings.drafters), []
+    drafters = drafters_of(log, settings.drafters)
     recorded = record(bench, drafters)
-    all_rows = costs_files.read(settings.costs)
-    for name in costs_files.of_backends(all_rows):
-        rows = all_rows[all_rows["backend"] == name]
-        limits = Limits(min(settings.most_nodes, int(rows["nodes"].max())), settings.most_depth)
-        batches = sorted({*rows.loc[rows["method"] == FORCED, "batch"].tolist()})
-        there = replace(bench, raced=dict.fromkeys(batches, 0),
-                        backend=replace(bench.backend, name=f"{name} ({Path(settings.costs).stem})"))
-        benches.append(there)
-        if not answer.is_complete(there):
-            static = partial(static_ways, with_costs(drafters, rows), limits)
-            answer.measure(there, recorded, static, lambda leading: [], lambda ways: rows, settings.most_raced, bench)
-    return benches
+    choosing = recorded.trace.select(np.array(without_loops(bench).rows(CHOOSING)))
+    return bench, recorded, static_ways(bench, drafters, choosing, settings.most_nodes)
 
 
 def read(path: str | Path, target: Served, temperature: float, longest: int, name: str = "log") -> Log:
@@ -119,14 +104,3 @@ def bench_of(log: Log, store: Store, longest: int, seed: int) -> Bench:
     prompts = PromptSet(tuple(texts.names), tuple(texts.kinds), tuple(texts.prompts), tuple(turns))
     return Bench(replace(log, texts=texts), store, log.target.name, prompts, parts, max(map(len, texts.written)), {},
                  longest, log.target.eos_token_ids, seed)
-
-
-def with_costs(drafters: Mapping[str, Drafter], rows: pd.DataFrame) -> dict[str, Drafter]:
-    """The drafters whose drafting these rows of costs hold, or that read the text, which takes next to no time; draft
-    models without rows are left out with the reason printed.
-    """
-    models = {name for name, drafter in drafters.items() if isinstance(drafter, LanguageModelDrafter)}
-    untimed = sorted(models - {*rows["method"]})
-    for name in untimed:
-        print(f"{name} is left out: the costs of {rows['backend'].iloc[0]} have no rows of the method {name}")
-    return {name: drafter for name, drafter in drafters.items() if name not in untimed}

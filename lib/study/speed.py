@@ -13,8 +13,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
-import torch
+from torch import Tensor
 
+from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import DRAFTERS
 from lib.engines import registry
 from lib.engines.methods import FORCED, PLAIN, Way
@@ -32,7 +33,8 @@ from lib.study import answer, costs, costs_files, quality, schedule, served
 from lib.study.acceptance import record
 from lib.study.answer import CHAIN, RECOMMENDED
 from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
-from lib.study.candidates import Limits, drafters_of, engine_ways, grown_ways, static_ways, timed_ways
+from lib.study.candidates import drafters_of, engine_ways, grown_ways, static_ways
+from lib.study.predict import predict
 from lib.study.race import race
 from lib.study.settings import Speed
 
@@ -45,48 +47,38 @@ def measure(store: Store, settings: Speed) -> None:
     if len(store.open("answers").frame()) and answer.mark_of(store.folder) == mark:
         return
     if settings.logs or settings.endpoint:
-        measure_served(store, settings, mark)
+        bench, recorded, ways = served.measure(store, settings)
+        for elsewhere in predict_elsewhere(bench, settings, recorded, ways):
+            write_settings(elsewhere)
+        save(bench, mark, f"the machine of {Path(settings.costs).stem}")
         return
     pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
     bench = of_pairs(store, settings, pairs)
-    drafters = drafters_of(pairs, settings.drafters, max(map(len, bench.prompts.ids)) + settings.new_tokens + bench.longest)
-    limits = Limits(settings.most_nodes, settings.most_depth, bench.backend.chains)
-    recorded = record(bench, drafters)
-    ways = answer.measure(bench, recorded, partial(static_ways, drafters, limits), partial(grown_ways, drafters, limits),
-                          partial(timed_costs, bench, limits.nodes), settings.most_raced)
+    recorded, ways = measure_loop(bench, settings, pairs)
     write_settings(bench)
     if settings.sampled_temperature:
         sample(bench, settings.sampled_temperature, {way.name: way for way in ways})
     beside = replace(bench, raced={1: settings.raced_beside})
-    for format_name in settings.formats:
-        measure_format(beside, settings, format_name, recorded, ways)
+    if settings.formats:
+        texts = quality.judging_texts(bench, recorded)
+        reference = quality.log_probabilities(pairs[0].target, texts)
+        for format_name in settings.formats:
+            measure_format(beside, settings, format_name, recorded, ways, texts, reference)
     for spec in settings.engines:
         measure_engine(beside, settings, spec)
     if settings.costs:
-        predict_elsewhere(bench, settings.costs, recorded, ways)
+        predict_elsewhere(bench, settings, recorded, ways)
     if settings.lengths:
         names = {*bench.rows_of("answers")["way"]}
         judged = [way for way in ways if way.name in names]
         room = (pairs[0].window or np.inf) - settings.new_tokens - 2 * settings.most_depth - 2
         schedule.measure(bench, pairs[0].tokenizer, [length for length in settings.lengths if length < 0.9 * room],
-                         partial(measure_after_length, judged, limits.nodes))
+                         partial(measure_ways, ways=judged, most_nodes=settings.most_nodes, most_raced=len(judged)))
     machine = processor.machine(pairs[0].target.device.type)
     save(bench, mark, f"{machine['processor']}, {machine['threads']} threads")
 
 
-def measure_served(store: Store, settings: Speed, mark: str) -> None:
-    """Answers from logged texts, at the costs of each backend of a file."""
-    benches = served.measure(store, settings)
-    for bench in benches:
-        write_settings(bench)
-    save(benches[0], mark, f"the machine of {Path(settings.costs).stem}")
-
-
-def measure_after_length(ways: Sequence[Way], most_nodes: int, bench: Bench) -> None:
-    """The judged ways of the reference on prompts of one length, with costs that are timed after them."""
-    drafters = {way.method: way.drafter for way in ways}
-    answer.measure(bench, record(bench, drafters), lambda trace: list(ways), lambda leading: [],
-                   partial(timed_costs, bench, most_nodes), len(ways))
+# -------------------------------------------------------------------------------------------------------- this loop
 
 
 def of_pairs(store: Store, settings: Speed, pairs: Sequence) -> Bench:
@@ -95,16 +87,30 @@ def of_pairs(store: Store, settings: Speed, pairs: Sequence) -> Bench:
     room = pairs[0].window and pairs[0].window - settings.new_tokens - 2 * longest - 2
     prompts, parts = arranged(load_prompts(settings.prompts, pairs[0].tokenizer, limit=room), settings.choose_prompts,
                               settings.judge_prompts, np.random.default_rng(settings.seed))
-    bench = Bench(Own(pairs[0], prompts.ids), store, pairs[0].target_name, prompts, parts, settings.new_tokens,
-                  dict(zip(settings.batches, settings.raced)), longest, list(pairs[0].eos_token_ids), settings.seed)
     write_prompts(store, prompts, parts)
-    return bench
+    return Bench(Own(pairs[0], prompts.ids), store, pairs[0].target_name, prompts, parts, settings.new_tokens,
+                 dict(zip(settings.batches, settings.raced)), longest, list(pairs[0].eos_token_ids), settings.seed)
 
 
-def timed_costs(bench: Bench, most_nodes: int, ways: Sequence[Way]) -> pd.DataFrame:
-    """The costs of the backend's steps, and of drafting by these ways, timed here."""
-    costs.measure(bench, most_nodes)
-    return costs.measure_drafting(bench, timed_ways(ways))
+def measure_loop(bench: Bench, settings: Speed, pairs: Sequence) -> tuple[Recorded, list[Way]]:
+    """This project's loop with each drafter of a target: static trees, and of the fastest drafters trees that a rule
+    grows. Returns the recorded text, and the ways that competed.
+    """
+    longest = max(map(len, bench.prompts.ids)) + settings.new_tokens + bench.longest
+    drafters = drafters_of(pairs, settings.drafters, longest)
+    recorded, most_nodes = record(bench, drafters), settings.most_nodes
+    known = without_loops(bench)
+    ways = static_ways(bench, drafters, recorded.trace.select(np.array(known.rows(CHOOSING))), most_nodes)
+    logs = predict(known, recorded, ways, costs.measure(bench, ways, most_nodes), CHOOSING)
+    ways += grown_ways(bench, {name: drafters[name] for name in answer.leading(ways, logs)}, most_nodes)
+    answer.measure(bench, recorded, ways, costs.measure(bench, ways, most_nodes), settings.most_raced)
+    return recorded, ways
+
+
+def measure_ways(bench: Bench, ways: Sequence[Way], most_nodes: int, most_raced: int) -> None:
+    """The five steps of a backend with these ways, on its own text."""
+    recorded = record(bench, {way.method: way.drafter for way in ways})
+    answer.measure(bench, recorded, ways, costs.measure(bench, ways, most_nodes), most_raced)
 
 
 def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
@@ -123,11 +129,14 @@ def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
     answer.answer(sampled, judged, {}, batch, {RECOMMENDED: PLAIN} | roles)
 
 
-def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Recorded, ways: Sequence[Way]) -> None:
+# ---------------------------------------------------------------------------------------------- beside the reference
+
+
+def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Recorded, ways: Sequence[Way],
+                   texts: Sequence[tuple[Tensor, Tensor]], reference: Sequence[Tensor]) -> None:
     """The loop in another number format: its checks are timed. Where it is raced, it writes and drafts a text of its own;
-    else the reference's text and drafting stand for its own.
+    else the reference's text and drafting stand for its own. texts, reference: as of `quality.measure`.
     """
-    reference = bench.backend.pair
     draft_model = sources(settings.pairs[0])[1]
     is_mixed = format_name == STORED and draft_model is not None and draft_model.kind != GGUF
     try:
@@ -136,64 +145,55 @@ def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Re
         bench.say(f"{format_name} is left out: {first_line(error)}")
         return
     beside = replace(bench, backend=Own(pair, bench.prompts.ids))
-    quality.measure(bench.store, bench.backend, [beside.backend], *judging_texts(bench, recorded),
-                    bench.generator("quality", format_name))
+    quality.measure(beside, texts, reference)
     is_missing = not answer.is_complete(beside)
     if is_missing and bench.raced[1]:
-        drafters = drafters_of([pair], settings.drafters, 0)
-        limits = Limits(settings.most_nodes, settings.most_depth, beside.backend.chains)
-        answer.measure(beside, record(beside, drafters), partial(static_ways, drafters, limits),
-                       partial(grown_ways, drafters, limits), partial(timed_costs, beside, limits.nodes),
-                       settings.most_raced)
+        measure_loop(beside, settings, [pair])
     elif is_missing:
-        rows = bench.rows_of("costs")
-        drafting = rows[~rows["method"].isin([PLAIN, FORCED])]
-        answer.measure(beside, recorded, lambda trace: list(ways), lambda leading: [],
-                       lambda some: pd.concat([costs.measure(beside, settings.most_nodes), drafting]),
-                       settings.most_raced, text_bench=bench)
-    for model in {*pair.models} - {*reference.models}:
+        rows = pd.concat([costs.measure(beside, [], settings.most_nodes), costs.drafting_rows(bench.rows_of("costs"))])
+        answer.measure(replace(beside, writer=bench.backend), recorded, ways, rows, settings.most_raced)
+    for model in {*pair.models} - {*bench.backend.pair.models}:
         release(model)
     gc.collect()
 
 
-def judging_texts(bench: Bench, recorded: Recorded) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The judging prompts and what the reference wrote after them."""
-    rows = bench.rows(JUDGING)
-    tokens = [recorded.trace.tokens[row] for row in rows]
-    return [recorded.prompts[row] for row in rows], [torch.from_numpy(line[line >= 0]).long() for line in tokens]
-
-
 def measure_engine(bench: Bench, settings: Speed, spec: str) -> None:
     """A serving engine with its own methods, on its own text."""
-    pairs = {name: bench.backend.pair if name in DRAFTERS else load_pair(f"{settings.pairs[0].partition('|')[0]}|{name}")
+    target_name, most_nodes = settings.pairs[0].partition("|")[0], max(settings.engine_lengths)
+    pairs = {name: bench.backend.pair if name in DRAFTERS else load_pair(f"{target_name}|{name}")
              for name in settings.engine_drafters}
     backend = replace(registry.parse(spec), target=bench.backend.pair.target, threads=settings.threads)
-    beside = replace(bench, backend=backend, longest=max(settings.engine_lengths),
+    beside = replace(bench, backend=backend, longest=most_nodes,
                      raced=dict.fromkeys(bench.batches if backend.batches else [1], settings.raced_beside))
-    ways = engine_ways(backend, pairs, settings.engine_lengths)
     if not answer.is_complete(beside):
-        answer.measure(beside, record(beside, {}), lambda trace: ways, lambda leading: [],
-                       partial(timed_costs, beside, max(settings.engine_lengths)), settings.most_raced)
+        measure_ways(beside, engine_ways(backend, pairs, settings.engine_lengths), most_nodes, settings.most_raced)
 
 
-def predict_elsewhere(bench: Bench, costs_name: str, recorded: Recorded, ways: Sequence[Way]) -> None:
-    """Answers for the backends of a file of costs, by the reference's rounds. Drafting that the file lacks is taken to
-    be as large a part of a plain step as here.
+def predict_elsewhere(bench: Bench, settings: Speed, recorded: Recorded, ways: Sequence[Way]) -> list[Bench]:
+    """Answers for the backends of a file of costs, by rounds that are replayed here. Drafting that the file lacks is taken
+    to be as large a part of a plain step as here; draft models whose drafting was timed nowhere are left out, with the
+    reason printed, and trees that are larger than all checks of the file.
     """
-    here = bench.rows_of("costs")
-    drafting, plain_here = here[~here["method"].isin([PLAIN, FORCED])], here[here["method"] == PLAIN].set_index("batch")["ms"]
-    all_rows = costs_files.read(costs_name)
+    here, all_rows, benches = bench.rows_of("costs"), costs_files.read(settings.costs), []
     for name in costs_files.of_backends(all_rows):
         rows = all_rows[all_rows["backend"] == name]
-        scale = rows.loc[rows["method"] == PLAIN, "ms"].min() / plain_here.min()
-        there = pd.concat([rows, drafting[~drafting["method"].isin(rows["method"])].assign(ms=lambda part: part["ms"] * scale)])
-        backend = SimpleNamespace(name=f"{name} ({Path(costs_name).stem})", batches=True, padded=True, at_once=1,
-                                  line=lambda way: "")
-        batches = sorted(set(rows.loc[rows["method"] == FORCED, "batch"]))
-        beside = replace(bench, backend=backend, raced=dict.fromkeys(batches, 0))
-        if not answer.is_complete(beside):
-            answer.measure(beside, recorded, lambda trace: list(ways), lambda leading: [], lambda some: there, 1,
-                           text_bench=bench)
+        scale = rows.loc[rows["method"] == PLAIN, "ms"].min() / here.loc[here["method"] == PLAIN, "ms"].min()
+        drafting = costs.drafting_rows(here).assign(ms=lambda part: part["ms"] * scale)
+        rows = pd.concat([rows, drafting[~drafting["method"].isin(rows["method"])]])
+        untimed = {way.method for way in ways if isinstance(way.drafter, LanguageModelDrafter)} - {*rows["method"]}
+        for method in sorted(untimed):
+            print(f"{method} is left out: the costs of {name} have no rows of the method {method}")
+        checks = rows[rows["method"] == FORCED]
+        able = [way for way in ways if way.method not in untimed and way.nodes <= checks["nodes"].max()]
+        backend = SimpleNamespace(name=f"{name} ({Path(settings.costs).stem})", pair=bench.backend.pair, batches=True,
+                                  padded=True, at_once=1, line=lambda way: "")
+        benches.append(replace(bench, backend=backend, writer=bench.backend, raced=dict.fromkeys(checks["batch"], 0)))
+        if not answer.is_complete(benches[-1]):
+            answer.measure(benches[-1], recorded, able, rows, settings.most_raced)
+    return benches
+
+
+# ------------------------------------------------------------------------------------------------------ what is written
 
 
 def write_settings(bench: Bench) -> None:
@@ -201,16 +201,13 @@ def write_settings(bench: Bench) -> None:
     of the recommended drafter, since engines take no static tree that branches; vLLM also by batch size.
     """
     answers = bench.rows_of("answers")
-    drafted: dict[int, tuple[str, int]] = {}
-    for batch in bench.batches:
-        by_role = answers[answers["batch"] == batch].set_index("role")
-        winner = by_role.loc[RECOMMENDED]
-        same_drafter = CHAIN in by_role.index and by_role.loc[CHAIN, "drafter"] == winner["drafter"]
-        drafted[batch] = winner["drafter"], int(by_role.loc[CHAIN, "nodes"] if same_drafter else winner["nodes"])
-    for batch, (drafter, tokens) in drafted.items():
-        lengths = {other: count for other, (name, count) in drafted.items() if name in (drafter, "none")}
+    winners, chains = (answers[answers["role"] == role].set_index("batch") for role in (RECOMMENDED, CHAIN))
+    chains = chains.reindex(winners.index)
+    tokens = chains["nodes"].where(chains["drafter"] == winners["drafter"], winners["nodes"]).astype(int)
+    for batch, drafter in winners["drafter"].items():
+        lengths = tokens[winners["drafter"].isin([drafter, "none"])].to_dict()
         bench.store.open("settings").add([dict(backend=bench.backend.name, batch=batch, **line) for line
-                                          in registry.lines(bench.backend.pair, drafter, tokens, lengths)])
+                                          in registry.lines(bench.backend.pair, drafter, int(tokens[batch]), lengths)])
 
 
 def save(bench: Bench, mark: str, machine: str) -> None:

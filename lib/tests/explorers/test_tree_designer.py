@@ -8,12 +8,12 @@ from lib.explorers.tree_designer import TreeDesigner
 from lib.replay import acceptance
 from lib.replay.atlas import Atlas
 from lib.replay.rank_paths import rank_paths
-from lib.study.costs import Costs, Curve
+from lib.study.costs import Costs, curve_through
 from lib.tests.replay.test_atlas import recorded
 from lib.trees.tree import Tree
 
-COSTS = {"one": Costs(Curve.through([1], [0.01]), {1: Curve.through([0, 64], [0.01, 0.02])}, {}),
-         "flat": Costs(Curve.through([1], [0.01]), {1: Curve.through([0], [0.01])}, {})}
+COSTS = {"one": Costs(curve_through([1], [0.01]), {1: curve_through([0, 64], [0.01, 0.02])}, {}),
+         "flat": Costs(curve_through([1], [0.01]), {1: curve_through([0], [0.01])}, {})}
 
 
 def made(**settings) -> TreeDesigner:

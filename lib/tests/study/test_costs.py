@@ -7,24 +7,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.engines.methods import FORCED, PLAIN, Way
-from lib.study.costs import Costs, Curve, Drafting, widths
+from lib.study.costs import Costs, curve_through, drafting_seconds, widths
 from lib.trees import named
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 64), st.floats(0.1, 9)), min_size=1, max_size=20))
 def test_a_curve_never_falls_and_passes_through_points_that_do_not(points):
-    curve = Curve.through(*zip(*points))
-    grid = curve(np.arange(0, 130))
-    assert (np.diff(grid) >= -1e-9).all() and grid[0] == pytest.approx(curve.values[0])
-    rising = Curve.through(curve.at, np.sort([value for _, value in points])[: len(curve.at)])
-    assert rising(rising.at) == pytest.approx(rising.values)
+    amounts, seconds = np.array(points).T
+    grid = curve_through(amounts, seconds)(np.arange(0, 130))
+    assert (np.diff(grid) >= -1e-9).all() and grid[0] == grid[int(amounts.min())]
+    amounts = np.unique(amounts)
+    rising = np.sort(seconds)[: len(amounts)]
+    assert curve_through(amounts, rising)(amounts) == pytest.approx(rising)
     with pytest.raises(ValueError, match="one is missing"):
-        Curve.through([1, 2], [1.0, float("nan")])
+        curve_through([1, 2], [1.0, float("nan")])
 
 
 def test_beyond_the_last_point_a_curve_rises_as_over_its_last_half():
-    curve = Curve.through([1, 8, 9, 16], [1.0, 1.0, 2.0, 2.0])
+    curve = curve_through([1, 8, 9, 16], [1.0, 1.0, 2.0, 2.0])
     assert curve(32) == pytest.approx(2 + 16 * (2 - 1) / 8) and curve(0) == 1
 
 
@@ -32,9 +33,8 @@ def test_beyond_the_last_point_a_curve_rises_as_over_its_last_half():
 def test_drafting_is_split_into_one_part_and_levels(once, levels):
     shapes = ("chain:1", "chain:4", "independent:4x4")
     seconds = [once + sum(levels[width] for width in widths(named(shape)).tolist()) for shape in shapes]
-    fit = Drafting.of(pd.DataFrame({"shape": shapes, "seconds": seconds}))
-    assert fit.seconds(named("chain:8")) == pytest.approx(once + 8 * levels[1])
-    assert fit.seconds(named("chain:0")) == 0
+    fit = drafting_seconds(pd.DataFrame({"shape": shapes, "seconds": seconds}))
+    assert fit(named("chain:8")) == pytest.approx(once + 8 * levels[1]) and fit(named("chain:0")) == 0
 
 
 def test_costs_are_linear_between_batches_and_a_step_without_a_draft_costs_a_plain_one():

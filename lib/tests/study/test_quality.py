@@ -1,6 +1,5 @@
 """The quality of a number format beside transformers' own attention over whole texts."""
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +11,9 @@ from lib.forward.packed import quantize_int8
 from lib.lab.chapter import Store
 from lib.lab.tables import read
 from lib.models import load as models
+from lib.models.prompts import PromptSet
 from lib.study import quality
+from lib.study.bench import Bench
 
 STARTS = ("def area(width, height):\n", "class Tree:\n    def __init__(self, parents):\n", "import os\n\n\ndef read(",
           "for row in rows:\n    total", "if __name__ == ", "def test_sorted():\n    assert ", "x = [", "try:\n    w")
@@ -32,14 +33,15 @@ def test_quality_is_that_of_a_plain_teacher_forced_pass(name, close, tmp_path):
     if name == "int8":  # int8 weights alone: activations stay as wide as those it is compared with
         quantize_int8(other.target)
     prompts = [widest.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in STARTS]
-    texts = [torch.tensor(tokens) for tokens in loop.continuations(widest.target, prompts, max_new_tokens=16)]
-    store = Store(tmp_path, "05", "mark")
+    answers = [torch.tensor(tokens) for tokens in loop.continuations(widest.target, prompts, max_new_tokens=16)]
+    texts = list(zip(prompts, answers))
+    bench = Bench(Own(other, prompts), Store(tmp_path, "05", "mark"), "small", PromptSet((), (), ()), (), 16, {}, 1, ())
     for _ in range(2):  # the second finds its rows
-        quality.measure(store, Own(widest, texts), [Own(other, texts)], prompts, texts, np.random.default_rng(0))
+        quality.measure(bench, texts, quality.log_probabilities(widest.target, texts))
     found = read(tmp_path, "05_quality").set_index("quantity")
-    passes = [[teacher_forced(pair, *text) for text in zip(prompts, texts)] for pair in (widest, other)]
+    passes = [[teacher_forced(pair, *text) for text in texts] for pair in (widest, other)]
     reference, logs = map(torch.cat, passes)
-    assert torch.equal(reference.argmax(-1), torch.cat(texts)), "the widest format wrote its own greedy text"
+    assert torch.equal(reference.argmax(-1), torch.cat(answers)), "the widest format wrote its own greedy text"
     equal = float((reference.argmax(-1) == logs.argmax(-1)).double().mean())
     divergence = float(F.kl_div(logs, reference, log_target=True, reduction="batchmean"))
     assert set(found["n"]) == {len(prompts)} and (found["low"] <= found["value"]).all()

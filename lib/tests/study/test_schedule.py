@@ -10,10 +10,10 @@ from lib.forward import load_pair
 from lib.lab import tables
 from lib.lab.chapter import Store
 from lib.models.prompts import FAMILY, PromptSet
-from lib.study import answer, costs, schedule
-from lib.study.acceptance import record
+from lib.study import schedule
 from lib.study.bench import Bench
-from lib.study.candidates import engine_ways, timed_ways
+from lib.study.candidates import engine_ways
+from lib.study.speed import measure_ways
 from lib.tests.engines.stand_in import StandIn
 from lib.tests.models.test_prompts import Letters
 
@@ -36,13 +36,7 @@ def test_each_batch_size_and_length_has_its_fastest_way(tmp_path):
                   PromptSet((), (), ()), (), 8, {1: 8, 2: 4, 400: 4}, 4, pair.eos_token_ids)
     ways = engine_ways(bench.backend, {"lookup": pair}, (1, 2, 4))
 
-    def timed_costs(bench, some):
-        costs.measure(bench, 4)
-        return costs.measure_drafting(bench, timed_ways(some))
-
-    def steps(bench):
-        answer.measure(bench, record(bench, {}), lambda trace: ways, lambda leading: [], partial(timed_costs, bench), 3)
-
+    steps = partial(measure_ways, ways=ways, most_nodes=4, most_raced=3)
     schedule.measure(bench, pair.tokenizer, [24, 48], steps)
     rows = tables.read(tmp_path, "05_schedule")
     assert set(zip(rows["length"], rows["batch"])) == {(24, 1), (24, 2), (48, 1), (48, 2)}, "400 texts are too many"

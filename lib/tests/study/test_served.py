@@ -13,19 +13,21 @@ import pytest
 from lib.engines.driver import EngineError
 from lib.engines.methods import PLAIN, Way
 from lib.forward import load_served
+from lib.lab import provenance, stats
 from lib.lab.chapter import Store
 from lib.study import answer, served, speed
 from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING
-from lib.study.served import EXAMPLE, bench_of, drafters_of, read, with_costs
+from lib.study.served import bench_of, drafters_of, read
 from lib.study.settings import Speed
 from lib.tests.notebook_settings import defaults
 from lib.trees import named
 
+EXAMPLE = provenance.HOME / "data" / "logs" / "example.jsonl"  # answers that the shipped `base` wrote
 LONGEST = 4
 ROWS = [("plain", "nodes:0", 0, 10.0), ("forced", "nodes:1", 1, 10.0), ("forced", "nodes:8", 8, 12.0),
         ("model", "chain:1", 1, 1.0), ("model", "chain:4", 4, 4.0)]
-COSTS = pd.DataFrame([(backend, batch, *row) for backend in ("there",) for batch in (1, 8) for row in ROWS],
+COSTS = pd.DataFrame([("there", batch, *row) for batch in (1, 8) for row in ROWS],
                      columns=["backend", "batch", "method", "shape", "nodes", "ms"])
 
 
@@ -53,31 +55,33 @@ def test_all_trees_have_the_same_starts_and_every_round_is_decided(bench):
     recorded = record(bench, drafters)
     ways = [Way(f"{name}, {shape}", name, named(shape), shape, drafter) for name, drafter in drafters.items()
             for shape in ("chain:1", "chain:4", "independent:2@8")]
-    for way, rounds in replay(bench, recorded, ways).items():
+    for way, rounds in replay(bench, recorded, ways, range(12)).items():
         for row, sizes in rounds.items():
             tokens = (sizes[:, 1] + 1).sum()
             ended = recorded.trace.ended[row]
             assert ended or recorded.trace.lengths[row] <= tokens <= recorded.trace.lengths[row] + LONGEST, way
 
 
-def test_answers_are_predictions_at_the_costs_of_each_backend_of_the_file(log_file, tmp_path):
-    COSTS.to_csv(tmp_path / "theirs.csv", index=False)
+def test_answers_are_predictions_at_the_costs_of_each_backend_of_the_file(log_file, tmp_path, capsys):
+    pd.concat([COSTS, COSTS[COSTS["method"] != "model"].assign(backend="other")]).to_csv(tmp_path / "theirs.csv", index=False)
     settings = defaults(Speed, pairs=["base/tiny-base"], dtype="float32", logs=str(log_file), drafters=["lookup"],
                         most_depth=LONGEST, most_nodes=63, most_raced=4, costs=str(tmp_path / "theirs.csv"))
     store = Store(tmp_path, "05", "mark")
     speed.measure(store, settings)
     assert "vLLM, ngram" in answer.text(tmp_path)
-    (bench,) = served.measure(store, settings)
+    bench, recorded, _ = served.measure(store, settings)
     answers = bench.store.open("answers").frame().set_index(["backend", "batch", "role"])
-    assert {*answers.index.get_level_values("backend")} == {"there (theirs)"} and (answers["raced"] == 0).all()
+    assert {*answers.index.get_level_values("backend")} == {"there (theirs)", "other (theirs)"}
+    assert (answers["raced"] == 0).all() and (answers.loc["other (theirs)", "drafter"] != "model").all()
+    assert "model is left out: the costs of other have no rows of the method model" in capsys.readouterr().out
     recommended = answers.loc[("there (theirs)", 1, "recommended")]
-    predictions = bench.store.open("predictions").frame().query("part == @JUDGING and batch == 1").set_index("way")
-    assert recommended["value"] == pytest.approx(predictions.loc[recommended["way"], "value"])
+    predictions = bench.store.open("predictions").frame().query("backend == 'there (theirs)' and part == @JUDGING and batch == 1")
+    assert recommended["value"] == pytest.approx(predictions.set_index("way").loc[recommended["way"], "value"])
     assert recommended["value"] > 1 and recommended["nodes"] <= 8, "no larger than what was timed"
     rounds = bench.store.open("rounds").frame()
     chosen = (rounds["drafter"] == recommended["drafter"]) & (rounds["shape"] == recommended["shape"])
     steps = rounds[chosen].set_index("prompt")["rounds"]
-    lengths = dict(zip(bench.prompts.names, record(bench, {}).trace.lengths))
+    lengths = dict(zip(bench.prompts.names, recorded.trace.lengths))
     names = [bench.prompts.names[row] for row in bench.rows(JUDGING)]
     tokens = sum(np.log(lengths[name] / steps[name]) for name in names) / len(names)
     assert recommended["value"] <= np.exp(tokens), "a round takes no less than a plain step"
@@ -99,14 +103,10 @@ def test_nothing_is_decoded_here(bench):
         bench.backend.start(Way(PLAIN, PLAIN), window=9, batch=1, log=bench.store.folder)
 
 
-def test_a_drafter_that_needs_more_than_text_is_refused_and_one_without_costs_left_out(bench, capsys):
+def test_a_drafter_that_needs_more_than_text_is_refused(bench):
     for spec in ("medusa", "eagle3"):
         with pytest.raises(ValueError, match=f"'{spec}' needs the target's logits or hidden states"):
             drafters_of(bench.backend, [spec])
-    drafters = drafters_of(bench.backend, ["lookup"])
-    assert set(drafters) == {"lookup", "model"}
-    assert set(with_costs(drafters, COSTS[COSTS["method"] != "model"])) == {"lookup"}
-    assert "model is left out: the costs of there have no rows of the method model" in capsys.readouterr().out
 
 
 def test_the_temperature_is_that_of_the_log_or_the_given_one(target, log_file, tmp_path):
@@ -132,8 +132,8 @@ def test_conversations_are_in_one_part(target, log_file):
     names = tuple(f"talk {row // 3} turn {row % 3 + 1}" for row in range(len(log.texts.names)))
     bench = bench_of(replace(log, texts=replace(log.texts, names=names)), Store("", "05", "x"), LONGEST, seed=1)
     parts = {}
-    for unit, part in zip(bench.units, bench.parts):
-        parts.setdefault(unit, set()).add(part)
+    for name, part in zip(bench.prompts.names, bench.parts):
+        parts.setdefault(stats.unit(name), set()).add(part)
     assert all(len(both) == 1 for both in parts.values()) and sorted(bench.prompts.turns)[0] == 1
     assert max(bench.prompts.turns) == 3
 

@@ -63,7 +63,7 @@ def test_replayed_rows_are_those_of_live_decoding(pair, tmp_path):
         shapes = [*shapes, *(["opttree:3,4@7", "dyspec@9"] if drafter.traits.grows else [])]
         ways = study.ways_of(name, drafter, made.trace, shapes)
         assert [way.shape_name for way in ways] == shapes
-        replay(bench, made, ways)
+        replay(bench, made, ways, range(len(bench.prompts.names)))
         for way in ways:
             done = decode(TARGET, drafter, PROMPTS.ids, shape=way.shape, max_new_tokens=24)
             rows = bench.store.open("rounds").frame().query("drafter == @name and shape == @way.shape_name")
