@@ -3,8 +3,9 @@ second drafter and tree may decode the same prompt beside it.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from html import escape
-from math import isnan, nan
+from math import nan
 from threading import RLock
 
 import ipywidgets
@@ -30,9 +31,9 @@ PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "ex
 GREEDY, TOP_K = "greedy", "top_k"
 MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be readable
 WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none
-PROMPT_TAIL, PROMPT_LINES = 400, 6  # characters and lines of the prompt before the running text
+PROMPT_TAIL = 400  # characters of the prompt before the running text
 NONE = "none"  # in the place of a second tree
-WIDE, LANE = 900, 46  # pixels of a timeline, and of the bars of one setting
+WIDE, HIGH = 900, 40  # pixels of a timeline, and of its highest bar
 
 
 class RoundsExplorer:
@@ -50,7 +51,7 @@ class RoundsExplorer:
                  new_tokens: int = 32, acceptance_by_rank: Sequence[float] | None = None, seed: int = 0):
         self.pairs, self.prompts = {pair.name: pair for pair in pairs}, prompts
         self.acceptance, self.seed, self.lock, self.newest = acceptance_by_rank, seed, RLock(), None
-        self.steps, self.other, self.plain = [], [], {}
+        self.steps, self.other, self.plain_speed = [], [], cache(self._plain_speed)
         self._make_view(shape, drafter, new_tokens)
         self.pair.observe(self._offer_drafters, names="value")
         self.temperature.observe(self._offer_rules, names="value")
@@ -108,30 +109,25 @@ class RoundsExplorer:
             self.rule.options = offered
 
     def _walk(self, pair: Pair, spec: str, shape: str, prompt: Tensor) -> list[Step]:
-        """The rounds of a drafter, with children for which the rule was made, and a tree. ValueError for a rule that it
-        cannot draft for, an unknown shape, or one too large to read.
+        """The rounds of a drafter, with children for which the rule was made if it can sample them, and a tree. ValueError
+        for an unknown shape, or one too large to read.
         """
         proposal, drafter = RULES[self.rule.value].made_for, make(spec, pair)
-        if proposal != TOP_K:
-            if not hasattr(drafter, "proposal"):
-                raise ValueError(f"rule {self.rule.value!r} is for children that are sampled, and drafter {spec!r} "
-                                 "does not sample: take rule 'naive', or drafter 'model'")
+        if proposal != TOP_K and hasattr(drafter, "proposal"):
             drafter = make(spec, pair, {"proposal": proposal, "temperature": self.temperature.value})
-        tree = named(shape, acceptance=self.acceptance if shape.startswith("optimal") else None)
+        tree = named(shape, acceptance=self.acceptance)
         if tree.budget > MOST_NODES:
             raise ValueError(f"shape {shape!r} has {tree.budget} nodes: give one of at most {MOST_NODES}, to stay "
                              "readable")
         return walk(pair, drafter, prompt, tree, rule=self.rule.value, temperature=self.temperature.value,
                     new_tokens=self.new_tokens.value, generator=torch.Generator().manual_seed(self.seed))
 
-    def _plain_speed(self, pair: Pair, prompt: Tensor) -> float:
-        """Tokens per second of plain decoding of the prompt, without prefill; measured once for each setting."""
-        key = pair.name, tuple(prompt.tolist()), self.new_tokens.value
-        if key not in self.plain:
-            done = generate(pair.target, NoDrafter(), prompt[None], shape="chain:0", eos_token_id=pair.eos_token_ids,
-                            max_new_tokens=self.new_tokens.value)
-            self.plain[key] = len(done.rounds) / sum(record.seconds for record in done.rounds)
-        return self.plain[key]
+    def _plain_speed(self, pair_name: str, prompt: tuple[int, ...], new_tokens: int) -> float:
+        """Tokens per second of plain decoding of the prompt, without prefill."""
+        pair = self.pairs[pair_name]
+        done = generate(pair.target, NoDrafter(), torch.tensor([prompt]), shape="chain:0", max_new_tokens=new_tokens,
+                        eos_token_id=pair.eos_token_ids)
+        return len(done.rounds) / sum(record.seconds for record in done.rounds)
 
     def _chosen_prompt(self, pair: Pair) -> Tensor:
         """int64[T]: the chosen or typed prompt. ValueError where nothing is typed."""
@@ -159,7 +155,7 @@ class RoundsExplorer:
                 (self.drafter.value, self.shape.value), (self.other_drafter.value, self.other_shape.value)))
             if not steps:
                 raise ValueError("the target ends the text with its first token, before any round: take another prompt")
-            self.plain_speed = self._plain_speed(pair, prompt)
+            self.plain = self.plain_speed(pair.name, tuple(prompt.tolist()), self.new_tokens.value)
         except Exception as error:  # a callback's traceback would only appear in a log
             text = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
             stays = ". Below is still the last decoding that worked." if self.steps else ""
@@ -176,8 +172,8 @@ class RoundsExplorer:
         with self.lock:
             step = self.step
             self.picture.value = of_step(step)
-            self.timeline.value = timeline_svg(self.steps, self.other, step.number)
-            self.numbers.value = _paragraph(describe_round(step, self.plain_speed))
+            self.timeline.value = timeline(self.steps, self.other, step.number)
+            self.numbers.value = _paragraph(describe_round(step, self.plain))
             self.text.value = running_text(step)
 
 
@@ -202,8 +198,8 @@ def running_text(step: Step) -> str:
     pieces = []
     for index, (text, writer) in enumerate(step.text, step.fresh - len(step.text)):
         if writer == PROMPT:
-            tail = "\n".join(text[-PROMPT_TAIL:].split("\n")[-PROMPT_LINES:])
-            pieces.append(f'<span style="color:#777">{"…" * (tail != text)}{escape(tail)}</span>')
+            cut = "…" if len(text) > PROMPT_TAIL else ""
+            pieces.append(f'<span style="color:#777">{cut}{escape(text[-PROMPT_TAIL:])}</span>')
             continue
         colour, alpha, line = (WRITERS[writer], "80", 2) if index >= 0 else (WRITERS[writer], "38", 0)
         inner = escape(text).replace("\n", '<span style="opacity:.5">↵</span>\n')
@@ -219,44 +215,39 @@ def legend() -> str:
     """The meaning of the colours, numbers and signs of tree and text, as HTML."""
     meaning = {"root": "root, the last committed token", "accepted": "drafted and accepted",
                "rejected": "drafted, rejected", "bonus": "the target's own token"}
-    entries = [f'<span style="color:{ROLES[role]}">■</span>&nbsp;{text}' for role, text in meaning.items()]
-    signs = "%: a node's probability after its parent, the drafter's / the target's; · a space, ↵ a line's end"
-    return _paragraph("&emsp;".join([*entries, signs]))
+    colours = (f'<span style="color:{ROLES[role]}">■</span>&nbsp;{text}&emsp;' for role, text in meaning.items())
+    return _paragraph("".join(colours) + "%: a node's probability after its parent, the drafter's / the target's; "
+                      "· a space, ↵ a line's end")
 
 
-def describe_round(step: Step, plain: float = nan) -> str:
+def describe_round(step: Step, plain: float) -> str:
     """The round and the running totals in a sentence each, as HTML. plain: tokens per second of plain decoding."""
-    rate, length = step.so_far.acceptance_rate, step.so_far.acceptance_length
-    share, speed = "–" if isnan(rate) else f"<b>{rate:.2f}</b>", step.written / step.seconds
+    totals, speed = step.so_far, step.written / step.seconds
     end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
-    beside = "" if isnan(plain) else f" ({plain:.0f} plainly)"
     return (f"Round {step.number} of {step.rounds}: <b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens "
-            f"accepted, then the target's own{end}. So far: acceptance rate {share}, acceptance length "
-            f"<b>{length:.2f}</b> tokens per round, <b>{speed:.0f}</b> tokens per second{beside}.")
+            f"accepted, then the target's own{end}. So far: acceptance rate <b>{totals.acceptance_rate:.2f}</b>, "
+            f"acceptance length <b>{totals.acceptance_length:.2f}</b> tokens per round, <b>{speed:.0f}</b> tokens per "
+            f"second ({plain:.0f} plainly).")
 
 
-def timeline_svg(steps: Sequence[Step], other: Sequence[Step], current: int) -> str:
-    """The rounds over the tokens that they write, the second setting below: as wide as a round's tokens, as high as its
-    accepted ones.
+def timeline(steps: Sequence[Step], other: Sequence[Step], current: int) -> str:
+    """The rounds over the tokens that they write, the second setting below, as HTML: as wide as a round's tokens, as high
+    as its accepted ones.
     """
-    lanes = {name: lane for name, lane in (("this setting", steps), ("beside it", other)) if lane}
-    scale = WIDE / max(lane[-1].written for lane in lanes.values())
-    most = max(1, max(len(step.accepted) for lane in lanes.values() for step in lane))
-    drawn = []
-    for row, (name, lane) in enumerate(lanes.items()):
-        before, ground = 0, (LANE + 14) * row + LANE
+    lanes, drawn = {"this setting": steps} | ({"beside it": other} if other else {}), []
+    longest = max(lane[-1].written for lane in lanes.values())
+    most = max(1, *(len(step.accepted) for lane in lanes.values() for step in lane))
+    for name, lane in lanes.items():
         for step in lane:
             share = len(step.accepted) / most
-            edge = f' stroke="{BLACK}" stroke-width="2"' if row == 0 and step.number == current else ""
-            drawn.append(f'<rect x="{scale * before + 1:.1f}" y="{ground - 4 - (LANE - 6) * share:.1f}" '
-                         f'height="{4 + (LANE - 6) * share:.1f}" width="{scale * (step.written - before) - 1:.1f}" '
-                         f'fill="{shaded(share)}"{edge}><title>round {step.number}: {len(step.accepted)} of '
-                         f'{step.tree.budget} draft tokens accepted</title></rect>')
-            before = step.written
-        drawn.append(f'<text x="0" y="{ground + 11}">{name}: {before} tokens in {len(lane)} rounds and '
-                     f'{1000 * lane[-1].seconds:.0f} ms</text>')
-    return (f'<svg width="{WIDE + 4}" height="{(LANE + 14) * len(lanes)}" role="img" font-size="11" '
-            f'font-family="sans-serif">{"".join(drawn)}</svg>')
+            edge = f";outline:2px solid {BLACK}" if lane is steps and step.number == current else ""
+            drawn.append(f'<div title="round {step.number}: {len(step.accepted)} of {step.tree.budget} draft tokens '
+                         f'accepted" style="display:inline-block;margin-right:1px;background:{shaded(share)};height:'
+                         f'{4 + HIGH * share:.0f}px;width:{WIDE * (len(step.accepted) + 1) / longest - 1:.1f}px{edge}">'
+                         '</div>')
+        drawn.append(f"<div>{name}: {lane[-1].written} tokens in {len(lane)} rounds and "
+                     f"{1000 * lane[-1].seconds:.0f} ms</div>")
+    return f'<div style="font-size:11px;line-height:1.5;white-space:nowrap">{"".join(drawn)}</div>'
 
 
 def of_step(step: Step) -> str:

@@ -11,25 +11,24 @@ from pathlib import Path
 import anywidget
 import ipywidgets
 import numpy as np
+import pandas as pd
 import traitlets
 
 from lib.lab import stats, theme
 from lib.lab.theme import ROLES
 from lib.replay import acceptance
 from lib.replay.atlas import Atlas, levels_of
-from lib.replay.rank_paths import MOST_RANK, rank_paths
+from lib.replay.rank_paths import rank_paths
 from lib.study.costs import Costs
 from lib.trees import shapes
 from lib.trees.names import COMPARED
 from lib.trees.picture import Node, mask_svg, shaded, tree_svg
-from lib.trees.tree import ROOT, Tree
+from lib.trees.tree import NO_PARENT, ROOT, Tree
 
 MOST_NODES = 64
 BESIDE = ("chain", "optimal", acceptance.FREQUENT)  # families of as many nodes
-STEPS = 200  # that can be undone
 PREFIX = 128  # committed tokens before the tree, for the position ids
-COMPACT = "line-height:1.4"  # a widget's own lines are twice as far apart
-BEST, CHEAPEST = "#0072B2", "#D55E00"  # rings around the node below which to add, and the one to drop
+BEST, CHEAPEST = theme.BLUE, theme.VERMILLION  # rings around the node below which to add, and the one to drop
 
 
 class Canvas(anywidget.AnyWidget):
@@ -69,108 +68,89 @@ class TreeDesigner:
             self.numbers, ipywidgets.HBox([self.mask, self.kinds], layout=wrapped), self.copied])
         self.commands: Mapping[str, Callable[[int], None]] = {
             "add": self.add, "prune": self.prune, "undo": lambda node: self.undo(), "redo": lambda node: self.redo(),
-            "add hint": lambda node: self.add(self.best_to_add()[0]),
-            "drop hint": lambda node: self.prune(self.cheapest()[0]), "grow": lambda node: self.grow()}
+            "add hint": lambda node: self.add(self.hints()[0][0]),
+            "drop hint": lambda node: self.prune(self.hints()[1][0]), "grow": lambda node: self.grow()}
         self._beside = cache(self._of_budget)
-        self.past: list[Tree] = []
-        self.future: list[Tree] = []
-        self.tree, self.selected = shapes.chain(1), ROOT
-        self.canvas.on_msg(self._answer)
-        self.name.observe(self._start, names="value")
+        self.tree, self.selected, self.past, self.future = shapes.chain(1), ROOT, [], []
+        self.canvas.on_msg(lambda canvas, content, buffers: self._try(
+            lambda: self.commands[content["command"]](int(content["node"]))))
+        self.name.observe(lambda change: self._try(self._start), names="value")
         for control in (self.drafter, self.machine, self.level):
-            control.observe(self._show, names="value")
-        self._start()
+            control.observe(lambda change: self._try(
+                lambda: self._set(self.tree, self.selected, self.past, self.future)), names="value")
+        self._try(self._start)
+
+    def _try(self, change: Callable[[], None]) -> None:
+        """Makes a change; its error becomes the message, since a callback's traceback would only appear in a log."""
+        try:
+            change()
+            self.message.value = ""
+        except Exception as error:
+            self.message.value = f'<span style="color:#B00020">{escape(str(error))}</span>'
 
     # ---------------------------------------------------------------------------------------------------------- editing
 
     def add(self, node: int) -> None:
-        """Gives a node its next child."""
+        """Gives a node a child, of the first rank that is free."""
         if self.tree.budget >= MOST_NODES:
             raise ValueError(f"the tree has {self.tree.budget} nodes, the most that stay readable: drop some")
-        self.take(Tree.from_choices([*self.tree.choices(), (*self._path(node), len(self.tree.children(node)))]),
-                  self._path(node))
+        choices = [(), *self.tree.choices()]
+        self.take(Tree.from_choices([*choices[1:], (*choices[node], self._free_rank(node))]), node)
 
     def prune(self, node: int) -> None:
         """Removes a node with all below it; later siblings take its rank. The root stays."""
-        removed = self._path(node)
-        if not removed:
+        tree, kept = self.tree, ~self.tree.mask[:, node]
+        if node == ROOT:
             raise ValueError("the root is the last committed token, which cannot be pruned: give another node")
-        *above, rank = removed
-        level, paths = len(above), []
-        for path in self.tree.choices():
-            if path[: level + 1] != removed:
-                is_later = list(path[:level]) == above and path[level:] > (rank,)
-                paths.append((*path[:level], path[level] - 1, *path[level + 1 :]) if is_later else path)
-        if not paths:
+        if kept.sum() == 1:
             raise ValueError("a draft tree has one node or more: add another one first")
-        self.take(Tree.from_choices(paths), tuple(above))
+        is_later = (tree.parents == tree.parents[node]) & (tree.rank > tree.rank[node])
+        numbers = np.cumsum(kept) - 1  # of the nodes that stay
+        parents = [NO_PARENT, *numbers[tree.parents[kept][1:]]]
+        self.take(Tree(parents, (tree.rank - is_later)[kept]), int(tree.parents[node]))
 
     def undo(self) -> None:
         """Takes the last change back."""
         if self.past:
-            self.future.append(self.tree)
-            self._set(self.past.pop(), ())
+            *past, tree = self.past
+            self._set(tree, ROOT, past, [*self.future, self.tree])
 
     def redo(self) -> None:
         """Makes the last change again that was taken back."""
         if self.future:
-            self.past.append(self.tree)
-            self._set(self.future.pop(), ())
+            *future, tree = self.future
+            self._set(tree, ROOT, [*self.past, self.tree], future)
 
     def grow(self) -> None:
         """Takes the best static tree of the budget on the choosing prompts: the most frequent paths of ranks."""
         self.take(acceptance.tree_of(f"{acceptance.FREQUENT}@{self.budget.value}", self.choosing, self.drafter.value))
 
-    def take(self, tree: Tree, selected: tuple[int, ...] = ()) -> None:
-        """Another tree, which can be undone; selected: the path of the node that is selected."""
-        self.past, self.future = [*self.past, self.tree][-STEPS:], []
-        self._set(tree, selected)
+    def take(self, tree: Tree, selected: int = ROOT) -> None:
+        """Another tree, which can be undone; selected: its node that is selected."""
+        self._set(tree, selected, [*self.past, self.tree], [])
 
-    def best_to_add(self) -> tuple[int, float]:
-        """The node whose next child would be accepted most often, and in what share of the choosing prompts' starts."""
-        trie, nodes = self._counted()
-        ranks = [len(self.tree.children(node)) for node in range(self.tree.size)]
-        children = [trie.children(node).get(rank) if node >= 0 and rank < MOST_RANK else None
-                    for node, rank in zip(nodes, ranks)]
-        gains = [0 if child is None else trie.count(child) for child in children]
-        return int(np.argmax(gains)), max(gains) / max(1, trie.count(ROOT))
+    def hints(self) -> tuple[tuple[int, float], tuple[int, float]]:
+        """The node whose next child would be accepted most often, and the leaf that is accepted least often, the last of
+        equals; each with the share of the choosing prompts' starts.
+        """
+        tree, trie = self.tree, rank_paths(self.choosing, self.drafter.value)
+        children = [self._free_rank(node) for node in range(tree.size)]  # one more of each node
+        wider = Tree([*tree.parents, *range(tree.size)], [*tree.rank, *children])
+        counts = np.array([trie.count(node) if node >= 0 else 0 for node in trie.nodes(wider)])
+        shares, gains = np.split(counts / max(1, trie.count(ROOT)), [tree.size])
+        drop = max(tree.leaves, key=lambda leaf: (-shares[leaf], leaf))
+        return (int(gains.argmax()), gains.max()), (int(drop), shares[drop])
 
-    def cheapest(self) -> tuple[int, float]:
-        """The leaf that is accepted least often, the last of equals, and in what share of starts."""
-        trie, nodes = self._counted()
-        losses = {leaf: trie.count(nodes[leaf]) if nodes[leaf] >= 0 else 0 for leaf in self.tree.leaves}
-        leaf = min(losses, key=lambda one: (losses[one], -one))
-        return int(leaf), losses[leaf] / max(1, trie.count(ROOT))
+    def _free_rank(self, node: int) -> int:
+        taken = {int(self.tree.rank[child]) for child in self.tree.children(node)}
+        return min({*range(len(taken) + 1)} - taken)
 
-    def _counted(self):
-        trie = rank_paths(self.choosing, self.drafter.value)
-        return trie, trie.nodes(self.tree)
-
-    def _path(self, node: int) -> tuple[int, ...]:
-        return tuple(self.tree.choices()[node - 1]) if node else ()
-
-    def _set(self, tree: Tree, selected: tuple[int, ...]) -> None:
-        self.tree = tree
-        self.selected = ([(), *map(tuple, tree.choices())]).index(selected)
-        self._show()
-
-    def _answer(self, canvas, content, buffers) -> None:
-        """A command from the browser."""
-        try:
-            self.commands[content["command"]](int(content["node"]))
-        except ValueError as error:
-            self.message.value = _error(error)
-
-    def _start(self, change=None) -> None:
-        try:
-            name = self.name.value.strip()
-            sized = name if "@" in name or ":" in name else f"{name}@{self.budget.value}"
-            tree = acceptance.tree_of(sized, self.choosing, self.drafter.value)
-            if not 1 <= tree.budget <= MOST_NODES:
-                raise ValueError(f"{name!r} has {tree.budget} nodes: give a tree of 1 to {MOST_NODES}")
-        except Exception as error:  # a callback's traceback would only appear in a log
-            self.message.value = _error(error)
-            return
+    def _start(self) -> None:
+        name = self.name.value.strip()
+        sized = name if "@" in name or ":" in name else f"{name}@{self.budget.value}"
+        tree = acceptance.tree_of(sized, self.choosing, self.drafter.value)
+        if not 1 <= tree.budget <= MOST_NODES:
+            raise ValueError(f"{name!r} has {tree.budget} nodes: give a tree of 1 to {MOST_NODES}")
         self.take(tree)
 
     # ---------------------------------------------------------------------------------------------------------- showing
@@ -188,67 +168,47 @@ class TreeDesigner:
         return dict(tree=tree, length=length, rate=rate, kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
                     shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))])
 
-    def speed(self, tree: Tree, tokens: float) -> float | None:
-        """Predicted speed over plain decoding on the chosen machine; None where the costs of none are given."""
+    def speed(self, tree: Tree, tokens: float) -> str:
+        """Predicted speed over plain decoding on the chosen machine; a dash where the costs of none are given."""
         if self.machine.value is None:
-            return None
+            return "–"
         costs = self.costs[self.machine.value]
         draft = self.level.value / 1000 * tree.max_depth
-        return tokens * float(costs.plain(1)) / (draft + float(costs.check(1, np.array(tree.budget))))
+        return f"{tokens * float(costs.plain(1)) / (draft + float(costs.check(1, np.array(tree.budget)))):.2f}"
 
     def _of_budget(self, drafter: str, budget: int) -> dict[str, dict]:
         trees = {name: acceptance.tree_of(f"{name}@{budget}", self.choosing, drafter) for name in BESIDE}
         return {name: self.worth(tree) for name, tree in trees.items()
                 if tree.max_depth <= levels_of(self.judging, drafter)}
 
-    def _show(self, change=None) -> None:
-        try:
-            this = self.worth(self.tree)
-            self.numbers.value = self._table({"this tree": this} | self._beside(self.drafter.value, self.tree.budget))
-        except Exception as error:  # a callback's traceback would only appear in a log
-            self.message.value = _error(error)
-            return
-        shares, (add, gain), (drop, loss) = this["shares"], self.best_to_add(), self.cheapest()
-        self.message.value = ""
-        canvas, rings = self.canvas, {drop: CHEAPEST, add: BEST}
+    def _set(self, tree: Tree, selected: int, past: list[Tree], future: list[Tree]) -> None:
+        this = self.worth(tree)
+        self.tree, self.selected, self.past, self.future = tree, selected, past, future
+        paths, ((add, gain), (drop, loss)) = tree.choices(), self.hints()
+        rings, code = {drop: CHEAPEST, add: BEST}, f"tree = Tree.from_choices({paths})\nchoices = {[*map(list, paths)]}"
         nodes = [Node(f"{share:.2f}".lstrip("0") if path else "root", shaded(share) if path else ROLES["root"],
                       f"node {node}, ranks {', '.join(map(str, path)) or 'none'}: accepted in {share:.1%} of rounds",
-                      ring=rings.get(node, ""))
-                 for node, (path, share) in enumerate(zip([(), *self.tree.choices()], shares))]
-        with canvas.hold_sync():
-            canvas.svg = tree_svg(self.tree, nodes)
-            canvas.words = (f"{self.tree.budget} nodes: {this['length'].value:.3f} accepted tokens per round, rate "
+                      ring=rings.get(node, "")) for node, (path, share) in enumerate(zip([(), *paths], this["shares"]))]
+        with (canvas := self.canvas).hold_sync():
+            canvas.svg = tree_svg(tree, nodes)
+            canvas.words = (f"{tree.budget} nodes: {this['length'].value:.3f} accepted tokens per round, rate "
                            f"{this['rate'].value:.1%}. Best to add: a child of node {add} (+{gain:.3f} per round, "
                            f"blue); cheapest to drop: node {drop} (-{loss:.3f}, red).")
-            canvas.selected, canvas.undoable, canvas.redoable = self.selected, bool(self.past), bool(self.future)
-            canvas.code = self.code()
+            canvas.selected, canvas.undoable, canvas.redoable = selected, bool(past), bool(future)
+            canvas.code = code
             canvas.version += 1
-        bars = "".join(
-            f"<tr><td>{escape(kind)}</td><td>{value:.2f}</td><td><div style='background:{ROLES['accepted']};"
-            f"height:.8em;width:{60 * value:.0f}px'></div></td></tr>" for kind, value in this["kinds"].items())
-        self.kinds.value = (f"<table style='{COMPACT}'><tr><th>kind</th><th colspan=2>accepted tokens per round</th>"
-                            f"</tr>{bars}</table>")
-        self.mask.value = f"<div>mask; position ids after {PREFIX} tokens</div>{mask_svg(self.tree, PREFIX)}"
-        self.copied.value = f"<details><summary>Python, choices</summary><pre>{escape(canvas.code)}</pre></details>"
+        self.numbers.value = self._table({"this tree": this} | self._beside(self.drafter.value, tree.budget))
+        self.kinds.value = this["kinds"].to_frame("accepted tokens per round").style.format("{:.2f}").bar(
+            color=ROLES["accepted"], vmin=0).to_html()
+        self.mask.value = f"<div>mask; position ids after {PREFIX} tokens</div>{mask_svg(tree, PREFIX)}"
+        self.copied.value = f"<details><summary>Python, choices</summary><pre>{escape(code)}</pre></details>"
 
     def _table(self, rows: Mapping[str, dict]) -> str:
-        cells = []
-        for name, one in rows.items():
-            length, rate, speed = one["length"], one["rate"], self.speed(one["tree"], 1 + one["length"].value)
-            strong = "b" if name == "this tree" else "span"
-            cells.append("<tr>" + "".join(f"<td><{strong}>{text}</{strong}></td>" for text in (
-                escape(theme.shown(name)), one["tree"].max_depth, stats.format_estimate(length),
-                stats.format_estimate(rate, ".1%"), "–" if speed is None else f"{speed:.2f}")) + "</tr>")
-        head = "".join(f"<th>{text}</th>" for text in (
-            f"{self.tree.budget} nodes", "depth", "acceptance length", "acceptance rate", "predicted speed over plain"))
-        return (f"<table style='{COMPACT};border-spacing:12px 0'><tr>{head}</tr>{''.join(cells)}</table>"
-                f"{len(set(self.judging.prompts))} prompts, 95 % intervals; grown trees and hints are of others.")
-
-    def code(self) -> str:
-        """The tree as a Python line, and as choices in Medusa's form."""
-        choices = [tuple(path) for path in self.tree.choices()]
-        return f"tree = Tree.from_choices({choices})\nchoices = {[list(path) for path in choices]}"
-
-
-def _error(error: Exception) -> str:
-    return f'<span style="color:#B00020">{escape(str(error))}</span>'
+        cells = pd.DataFrame([{
+            f"{self.tree.budget} nodes": theme.shown(name), "depth": worth["tree"].max_depth,
+            "acceptance length": stats.format_estimate(worth["length"]),
+            "acceptance rate": stats.format_estimate(worth["rate"], ".1%"),
+            "predicted speed over plain": self.speed(worth["tree"], 1 + worth["length"].value)}
+            for name, worth in rows.items()])
+        return (f"{cells.to_html(index=False, border=0)}{len(set(self.judging.prompts))} prompts, 95 % intervals; grown "
+                "trees and hints are of others.")
