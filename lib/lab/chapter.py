@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -44,16 +45,28 @@ class Chapter:
         self._keeps_figures = bool(run_dir)
         theme.use_theme()
 
-    def measure(self, function: Callable[[Store, object], None], settings) -> None:
-        """Calls function(store, settings), which writes tables, and keeps rows of an earlier call with the same code,
-        settings, files, versions and machine. While a finished run is rendered, nothing is called.
+    def measure(self, module: str, settings) -> None:
+        """Calls measure(store, settings) of a module, which writes tables, and keeps rows of an earlier call with the same
+        code, settings, files, versions and machine. Nothing is imported and called while a finished run is rendered, nor
+        where a call has ended and since then all these and the tables have stayed.
         """
         if os.environ.get(provenance.RENDER):
             print("rows of the finished run")
             return
-        parameters = settings.parameters | {"function": function.__module__}
+        parameters = settings.parameters | {"module": module}
         mark = provenance.fingerprint(files=settings.files, device=settings.device, parameters=parameters)
-        function(Store(self.folder, self.number, mark), settings)
+        complete = self.folder / "tables" / f"{self.number}.complete"
+        if complete.exists() and complete.read_text() == self._state(mark, settings):
+            print("all rows are measured")
+            return
+        import_module(module).measure(Store(self.folder, self.number, mark), settings)
+        complete.write_text(self._state(mark, settings))
+
+    def _state(self, mark: str, settings) -> str:
+        """A digest of the notebook's tables, and of all that they depend on."""
+        tables_of_notebook = {path.name: provenance.file_digest(path)
+                              for path in (self.folder / "tables").glob(f"{self.number}_*")}
+        return provenance.digest([mark, vars(settings), tables_of_notebook])
 
     def table(self, name: str) -> pd.DataFrame:
         """The rows of a table of this notebook ("rounds") or of another ("02_rounds"); none where the run lacks it."""

@@ -1,7 +1,7 @@
 """The parameters of the notebooks: one class per notebook with their types and ranges; defaults stand in the notebooks.
 
 The command checks profiles and `--set` by these classes before torch is imported. A notebook checks its own globals by
-the same class in the cell that measures: `chapter.measure(speed.measure, Speed.of(globals()))`, where `files` and
+the same class in the cell that measures: `chapter.measure("lib.study.speed", Speed.of(globals()))`, where `files` and
 `parameters` make the fingerprint of rows. A new parameter is one line in the notebook's `parameters` cell and one here.
 """
 

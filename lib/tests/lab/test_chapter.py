@@ -1,6 +1,7 @@
 """A chapter measures once and reads its tables; its page shows what others wrote and runs nothing of it."""
 
 import base64
+import sys
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
@@ -25,19 +26,21 @@ def test_a_chapter_measures_once_reads_its_tables_and_calls_nothing_while_it_is_
         return SimpleNamespace(count=count, parameters={"count": count}, files=[], device="cpu")
 
     def measured(store, settings):
-        def make():
-            calls.append(settings.count)
-            return pd.DataFrame({"index": range(settings.count)})
-        store.once("plain", make)
+        calls.append(settings.count)
+        store.once("plain", lambda: pd.DataFrame({"index": range(settings.count)}))
+
+    monkeypatch.setitem(sys.modules, "study", SimpleNamespace(measure=measured))
 
     assert not chapter.has("plain", "03_plain") and list(chapter.table("plain")) == ["index"]
     assert capsys.readouterr().out == "not measured in this run: plain, 03_plain\n"
     for count in (3, 3, 2):
-        chapter.measure(measured, settings(count))
+        chapter.measure("study", settings(count))
         assert chapter.table("02_plain")["index"].tolist() == [*range(count)]
+    (tmp_path / "tables" / "02_plain.csv").unlink()
+    chapter.measure("study", settings(2))
     monkeypatch.setenv(provenance.RENDER, "1")
-    chapter.measure(measured, settings(9))
-    assert calls == [3, 2] and chapter.has("plain") and len(chapter.table("plain")) == 2
+    chapter.measure("study", settings(9))
+    assert calls == [3, 2, 2] and chapter.has("plain") and len(chapter.table("plain")) == 2
     figure, _ = plt.subplots()
     chapter.save(figure, "one")
     assert (tmp_path / "figures" / "02_one.png").exists() and (tmp_path / "figures" / "02_one.svg").exists()
