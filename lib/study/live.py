@@ -5,14 +5,11 @@ drafts depend on more than the text, such as adaptive ones, decode greedily, one
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from lib.decoding.loop import generate, in_batches
-from lib.drafters.drafter import Drafter
 from lib.drafters.registry import DRAFTERS, LIVE, make, parse
 from lib.lab import cluster
 from lib.lab.chapter import Store
@@ -21,31 +18,13 @@ from lib.replay import acceptance, expectation, recording
 from lib.replay.trace import Trace, loops
 from lib.trees import named
 from lib.trees.tree import Tree
-from lib.verify.rules import RULES, SIMPLEST
+from lib.verify.rules import RULES
 
 SAMPLED_ROWS = 16  # prompts per batch of sampled decoding
 BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What decodes: a drafter's spec, a verification rule, the name of a tree, and a temperature."""
-
-    drafter: str
-    rule: str
-    shape: str
-    temperature: float
-
-
-def greedy_settings(specs: Sequence[str], shapes: Sequence[str]) -> list[Setting]:
-    """Drafters that decode greedily, with each shape."""
-    return [Setting(spec, "greedy", shape, 0.0) for spec, shape in product(specs, shapes)]
-
-
-def sampled_settings(shapes: Sequence[str], temperatures: Sequence[float]) -> list[Setting]:
-    """Each proposal of the draft model under its simplest rule, for each shape and temperature above 0."""
-    return [Setting("model", rule, shape, temperature)
-            for shape, temperature, rule in product(shapes, filter(None, temperatures), SIMPLEST.values())]
+Setting = tuple[str, str, str, float]  # a drafter's spec, a verification rule, the name of a tree, and a temperature
 
 
 def decode(store: Store, pairs: Sequence, prompts: PromptSet, settings: Sequence[Setting], plain: Mapping[str, list],
@@ -53,36 +32,31 @@ def decode(store: Store, pairs: Sequence, prompts: PromptSet, settings: Sequence
     """Adds the missing rows of the table "live". pairs: of one target. plain: by prompt the target's greedy text."""
     table, target = store.open("live"), pairs[0].target_name
     done = {key[:5] for key in table.keys()}
-    missing = [setting for setting in settings if (target, *astuple(setting)) not in done]
+    missing = [setting for setting in settings if (target, *setting) not in done]
     for rows in cluster.spread(live_rows, missing, pairs, prompts, plain, new_tokens, seed):
         table.extend(rows)
 
 
 def live_rows(setting: Setting, pairs: Sequence, prompts: PromptSet, plain: Mapping[str, list], new_tokens: int,
               seed: int) -> pd.DataFrame:
-    """A row for each prompt."""
-    drafter, rounds, texts = drafter_of(setting, pairs), [], []
-    batches = in_batches(prompts.ids, SAMPLED_ROWS if setting.temperature else 1)
-    for number, (ids, mask) in enumerate(batches):
-        done = generate(pairs[0].target, drafter, ids, attention_mask=mask, shape=setting.shape, rule=setting.rule,
-                        temperature=setting.temperature, max_new_tokens=new_tokens,
-                        eos_token_id=pairs[0].eos_token_ids, generator=cluster.seeded(seed, *astuple(setting), number))
+    """A row for each prompt; a drafter that merges models takes those of all pairs."""
+    spec, rule, shape, temperature = setting
+    models = [pair.draft_model for pair in pairs if pair.draft_model is not None]
+    options = {"models": models} if parse(spec)[0] == "merged" else {}
+    if temperature:
+        options |= {"proposal": RULES[rule].made_for, "temperature": temperature}
+    drafter, rounds, texts = make(spec, pairs[0], options), [], []
+    for number, (ids, mask) in enumerate(in_batches(prompts.ids, SAMPLED_ROWS if temperature else 1)):
+        done = generate(pairs[0].target, drafter, ids, attention_mask=mask, shape=shape, rule=rule,
+                        temperature=temperature, max_new_tokens=new_tokens, eos_token_id=pairs[0].eos_token_ids,
+                        generator=cluster.seeded(seed, *setting, number))
         rounds += [(len(texts) + record.row, record.drafted, record.accepted) for record in done.rounds]
         texts += done.new_tokens
     rows, drafted, accepted = np.array(rounds, dtype=np.int64).reshape(-1, 3).T
-    sums = acceptance.tally(prompts.names, rows, drafted=drafted, accepted=accepted)
-    same = [bool(setting.temperature) or text == plain[name][: len(text)] for name, text in zip(prompts.names, texts)]
-    return sums.assign(target=pairs[0].target_name, **vars(setting), identical=same, loops=list(map(loops, texts)))
-
-
-def drafter_of(setting: Setting, pairs: Sequence) -> Drafter:
-    """The drafter of a setting for pairs of one target; one that merges models takes those of all pairs."""
-    kind, _ = parse(setting.drafter)
-    models = [pair.draft_model for pair in pairs if pair.draft_model is not None]
-    options = {"models": models} if kind == "merged" else {}
-    if setting.temperature:
-        options |= {"proposal": RULES[setting.rule].made_for, "temperature": setting.temperature}
-    return make(setting.drafter, pairs[0], options)
+    same = [bool(temperature) or text == plain[name][: len(text)] for name, text in zip(prompts.names, texts)]
+    return acceptance.tally(prompts.names, rows, drafted=drafted, accepted=accepted).assign(
+        target=pairs[0].target_name, drafter=spec, rule=rule, shape=shape, temperature=temperature, identical=same,
+        loops=list(map(loops, texts)))
 
 
 def possible(pairs: Sequence) -> list[str]:
@@ -110,7 +84,7 @@ def expect(store: Store, pair, prompts: PromptSet, shapes: Sequence[str], temper
     table = store.open("expected")
     done, trees = set(table.frame()["temperature"]), {shape: named(shape) for shape in shapes}
     deepest = max(tree.max_depth for tree in trees.values())
-    siblings = max(len(tree.children(node)) for tree in trees.values() for node in range(tree.size))
+    siblings = 1 + max(int(tree.rank.max()) for tree in trees.values())
     for temperature in filter(None, temperatures):
         if temperature in done:
             continue

@@ -11,8 +11,7 @@ from itertools import islice, product
 
 import numpy as np
 import torch
-from scipy.special import xlogy
-from scipy.stats import chi2, norm
+from scipy.stats import chi2, norm, power_divergence
 from torch import Tensor
 
 from lib.decoding.loop import generate, in_batches
@@ -28,8 +27,8 @@ from lib.study.bench import arranged
 from lib.study.settings import Rules
 from lib.trees import named
 from lib.trees.tree import Tree
-from lib.verify import proof as enumeration
-from lib.verify.proof import HARD, Language, Law, Logits, random_pair
+from lib.verify import proof
+from lib.verify.proof import HARD, Language, Logits, random_pair
 from lib.verify.rules import RULES, verify
 from lib.verify.warping import warp
 
@@ -46,19 +45,19 @@ CONTEXT = 8  # last tokens of a prompt that the test begins with
 
 
 def measure(store: Store, settings: Rules) -> None:
-    """The tables "rules_proof", "rules_exact", "live" and "rules_law"; only missing rows are computed.
+    """The tables "rules_proof", "rules_exact", "live" and "rules_law".
 
     The last two need pairs with a draft model, one for each target. The law is tested on the first of these in float32,
     since in bfloat16 logits at the cut of top-k are often equal, and another order of additions keeps another token.
     """
-    proved = [(shape, kind, *case) for shape, kind in product(settings.proof_shapes, ("random", "hard"))
-              for case in sampled_rules(named(shape))]
+    proved = [((shape, kind), sampled_rules(named(shape)))
+              for shape, kind in product(settings.proof_shapes, ("random", "hard"))]
     fill(store.open("rules_proof"), proved, proof_rows, settings.proof_languages)
     cases = cases_of(settings.exact_shapes, [f"chain:{length}" for length in settings.chain_lengths],
                      settings.agreement, settings.agreements)
-    keys = [(language, temperature, *case) for language, temperature, case
-            in product(range(settings.languages), settings.temperatures, cases)]
-    fill(store.open("rules_exact"), keys, exact_rows, settings.vocabulary, settings.seed)
+    enumerated = [((language, temperature, *setting), pairs) for language, temperature, (setting, pairs)
+                  in product(range(settings.languages), settings.temperatures, cases.items())]
+    fill(store.open("rules_exact"), enumerated, exact_rows, settings.vocabulary, settings.seed)
     firsts: dict[str, tuple] = {}  # the first pair with a draft model of each target
     for name, pair in zip(settings.pairs, load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device)):
         if pair.draft_model is not None:
@@ -68,7 +67,7 @@ def measure(store: Store, settings: Rules) -> None:
                      live_shapes=settings.live_shapes)
         prompts, _ = arranged(prompt_files.load(settings.prompts, pair.tokenizer, limit=limit), 0,
                               settings.judge_prompts, np.random.default_rng(settings.seed))
-        decoded = [live.Setting("model", rule, shape, temperature) for shape, temperature, rule
+        decoded = [("model", rule, shape, temperature) for shape, temperature, rule
                    in product(settings.live_shapes, settings.live_temperatures, LOSSLESS)]
         live.decode(store, [pair], prompts, decoded, {}, settings.live_tokens, settings.seed)
         if not number:
@@ -81,16 +80,16 @@ def measure(store: Store, settings: Rules) -> None:
 
 
 def cases_of(shapes: Sequence[str], chains: Sequence[str], agreement: float,
-             agreements: Sequence[float]) -> list[tuple[float, str, str, str]]:
-    """What is enumerated for each language and temperature, as (agreement, shape, rule, proposal): every rule with
-    every proposal; and with each of `agreements` multi_step beside without_replacement on trees, and block on chains.
+             agreements: Sequence[float]) -> dict[tuple[float, str], Cases]:
+    """What is enumerated for each language and temperature, by agreement and shape: every rule with every proposal; and
+    with each of `agreements` multi_step beside without_replacement on trees, and block on chains.
     """
-    rows = [(agreement, shape, *case) for shape in shapes for case in sampled_rules(named(shape))]
+    cases = {(agreement, shape): sampled_rules(named(shape)) for shape in shapes}
     compared = [*product([shape for shape in shapes if not shape.startswith("chain")], ["without_replacement"]),
                 *product(chains, ["block"])]
-    rows += [(other, shape, name, RULES[name].made_for) for shape, rule in compared for other in agreements
-             for name in ("multi_step", rule)]
-    return list(dict.fromkeys(rows))
+    for (shape, rule), other in product(compared, agreements):
+        cases.setdefault((other, shape), [(name, RULES[name].made_for) for name in ("multi_step", rule)])
+    return cases
 
 
 def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
@@ -99,23 +98,22 @@ def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
     return [(rule.name, proposal) for rule in fitting if rule.sampled for proposal in sorted(rule.proposals)]
 
 
-def laws(cases: Cases, target: Language, drafter: Language, tree: Tree) -> Iterator[tuple[str, str, Law]]:
-    """Each rule and proposal with the law of its round; the drafts of a proposal are enumerated once."""
-    drafts = {}
+def enumerate_rounds(cases: Cases, target: Language, drafter: Language,
+                     tree: Tree) -> Iterator[tuple[str, str, float, float]]:
+    """Each rule and proposal with the accepted length of a round and its distance from the target's law."""
+    drafts = {proposal: [*proof.drafts(drafter, tree, proposal)] for proposal in {proposal for _, proposal in cases}}
     for rule, proposal in cases:
-        if proposal not in drafts:
-            drafts[proposal] = [*enumeration.drafts(drafter, tree, proposal)]
-        yield rule, proposal, enumeration.law_of(partial(verify, rule), target, drafts[proposal])
+        law = proof.law_of(partial(verify, rule), target, drafts[proposal])
+        yield rule, proposal, law.accepted_length, proof.distance(law, target, tree.max_depth + 1)
 
 
-def fill(table: Table, keys: Iterable[tuple], function: Callable, *arguments) -> None:
-    """The missing rows of a table with these keys: function((setting, cases), *arguments) computes those that begin
-    with a setting and end with a rule and a proposal.
+def fill(table: Table, pieces: Iterable[tuple[tuple, Cases]], function: Callable, *arguments) -> None:
+    """Adds to a table the rows of function((setting, cases), *arguments) of the pieces whose setting, the beginning of
+    their keys, it lacks.
     """
-    missing: dict[tuple, list[tuple[str, str]]] = {}
-    for *setting, rule, proposal in [key for key in keys if key not in table.keys()]:
-        missing.setdefault(tuple(setting), []).append((rule, proposal))
-    for rows in cluster.spread(function, missing.items(), *arguments):
+    done = {key[:-2] for key in table.keys()}
+    missing = [(setting, cases) for setting, cases in pieces if setting not in done]
+    for rows in cluster.spread(function, missing, *arguments):
         table.extend(rows)
 
 
@@ -125,21 +123,20 @@ def exact_rows(piece: tuple[tuple, Cases], vocabulary: int, seed: int) -> list[d
     tree = named(shape)
     target_logits = Logits.random(vocabulary, tree.max_depth, torch.Generator().manual_seed(seed + language))
     related = target_logits.related(agreement, torch.Generator().manual_seed(seed + language + 1_000_003))
-    target = target_logits.language(temperature)
+    languages = target_logits.language(temperature), related.language(temperature)
     return [dict(language=language, temperature=temperature, agreement=agreement, shape=shape, rule=rule,
-                 proposal=proposal, accepted=law.accepted_length,
-                 distance=enumeration.distance(law, target, tree.max_depth + 1))
-            for rule, proposal, law in laws(cases, target, related.language(temperature), tree)]
+                 proposal=proposal, accepted=accepted, distance=distance)
+            for rule, proposal, accepted, distance in enumerate_rounds(cases, *languages, tree)]
 
 
 def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
     """Rows of the table "rules_proof": largest distances over so many random pairs of languages, or over HARD."""
     (shape, kind), cases = piece
-    tree, languages = named(shape), [*map(random_pair, range(random))] if kind == "random" else HARD.values()
+    languages = [*map(random_pair, range(random))] if kind == "random" else HARD.values()
     distances = defaultdict(list)
-    for target, drafter in languages:
-        for *case, law in laws(cases, target, drafter, tree):
-            distances[tuple(case)].append(enumeration.distance(law, target, tree.max_depth + 1))
+    for pair in languages:
+        for *case, _, distance in enumerate_rounds(cases, *pair, named(shape)):
+            distances[tuple(case)].append(distance)
     return [dict(shape=shape, kind=kind, rule=rule, proposal=proposal, languages=len(values), worst=max(values))
             for (rule, proposal), values in distances.items()]
 
@@ -190,20 +187,18 @@ def law_of(target, prompt: Tensor, length: int, temperature: float, top_k: int) 
 
 
 def g_test(emitted: Iterable[tuple[int, ...]], law: Mapping[tuple[int, ...], float]) -> dict:
-    """Tests emitted tokens against their law: `statistic` G = 2 sum n ln(n / expected), `degrees` of freedom, and
-    `p_value`, the chance of a larger G under the law; 0 where the law excludes a token sequence.
+    """A G-test of emitted tokens against their law: `statistic` G, `degrees` of freedom, and `p_value`, the chance of a
+    larger G under the law; 0 where the law excludes a token sequence.
     """
     counts = Counter(emitted)
-    observed = np.array([counts[cell] for cell in law], dtype=float)
+    observed = np.array([counts[cell] for cell in law])
     expected = counts.total() * np.array([*law.values()])
-    is_rare = expected < LEAST_EXPECTED
-    if expected[is_rare].sum() > 1e-9 * counts.total():
+    if (is_rare := expected < LEAST_EXPECTED).any():
         observed, expected = (np.append(cells[~is_rare], cells[is_rare].sum()) for cells in (observed, expected))
-    degrees = len(expected) - 1
-    if observed.sum() < counts.total():
-        return dict(statistic=float("inf"), degrees=degrees, p_value=0.0)
-    statistic = 2 * float(xlogy(observed, observed / expected).sum())
-    return dict(statistic=statistic, degrees=degrees, p_value=float(chi2.sf(statistic, degrees)) if degrees else 1.0)
+    test = float("inf"), 0.0
+    if observed.sum() == counts.total():
+        test = power_divergence(observed, expected, lambda_="log-likelihood")
+    return dict(statistic=float(test[0]), degrees=len(expected) - 1, p_value=float(test[1]))
 
 
 def visible(degrees: int, samples: int, level: float) -> float:

@@ -6,6 +6,7 @@ and replayed on the others; a row is of one judged prompt. What no trace decides
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from lib.study.candidates import MODEL, drafters_of, growth_rules, possible, ran
 from lib.study.settings import Acceptance
 from lib.trees.names import COMPARED, FREQUENT
 from lib.trees.picture import visible
+from lib.verify.rules import SIMPLEST
 
 SMALL = ("chain", "kary:2")  # families of drafters that draft again
 ALWAYS = ("chain", "kary:2", "optimal")  # families that are compared in any case
@@ -49,30 +51,26 @@ CONTEXT = 60  # characters of context kept per round
 def measure(store: Store, settings: Acceptance) -> None:
     """Fills the tables prompts, texts, rounds, rank, nodes, depth, position, live, expected and answer.
 
-    Details, live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that are
-    there are not computed again. With `publish`, greedy traces go to this folder as files of the atlas.
+    Live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that are there are not
+    computed again. With `publish`, greedy traces go to this folder as files of the atlas.
     """
-    if len(store.open("answer").frame()):
-        return  # it is written last
-    loaded = load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device)
     by_target: dict[str, list] = {}
-    for pair in loaded:
+    for pair in load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device):
         by_target.setdefault(pair.target_name, []).append(pair)
-    first = ()
-    for pairs in by_target.values():
+    coldest = min(settings.temperatures)
+    for number, pairs in enumerate(by_target.values()):
         plain = bench_of(store, pairs, settings)
         longest = max(map(len, plain.prompts.ids)) + plain.new_tokens + plain.longest + 1
         drafters = Competitors(competing, pairs, tuple(settings.drafters), longest, settings.seed)
         for temperature in sorted(settings.temperatures):
             bench = replace(plain, backend=replace(plain.backend, temperature=temperature))
-            used = drafters if temperature == min(settings.temperatures) else first_ranked(drafters)
+            used = drafters if temperature == coldest else first_ranked(drafters)
             recorded = record(bench, used)
             replay_all(bench, recorded, used, settings)
             if settings.publish and not temperature:
                 publish(bench, recorded, used, Path(settings.publish))
-            first = first or (bench, pairs, recorded, drafters)
-    judge_details(*first, settings)
-    decode_live(*first, settings)
+            if temperature == coldest and not number:
+                decode_live(bench, pairs, recorded, drafters, settings)
 
 
 def bench_of(store: Store, pairs: Sequence, settings: Acceptance) -> Bench:
@@ -119,18 +117,37 @@ def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
 
 
 def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings: Acceptance) -> None:
-    """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank"."""
+    """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank" and, coldest, those of `add_details`."""
     choosing, judging = parts_of(bench, recorded)
     (first,), names = first_ranked(drafters), [bench.prompts.names[row] for row in bench.rows(JUDGING)]
-    done, ranks = bench.store.open("rounds").keys(), bench.store.open("rank")
+    done, ranks, temperature = bench.store.open("rounds").keys(), bench.store.open("rank"), bench.backend.temperature
     for name, drafter in drafters.items():
         shapes = checkable(bench.backend.pair.target, shapes_of(drafter, name == first, settings, bench))
-        ways = [way for way in ways_of(name, drafter, choosing, shapes)
-                if not {(*bench.source.values(), name, way.shape_name, prompt) for prompt in names} <= done]
-        replay(bench, recorded, ways, bench.rows(JUDGING))
+        ways = ways_of(name, drafter, choosing, shapes)
+        replay(bench, recorded, [way for way in ways if not {
+            (*bench.source.values(), name, way.shape_name, prompt) for prompt in names} <= done], bench.rows(JUDGING))
         if name in judging.ranks:
             ranks.add(acceptance.by_rank(judging, name).assign(
-                target=bench.target, temperature=bench.backend.temperature, drafter=name))
+                target=bench.target, temperature=temperature, drafter=name))
+            if temperature == min(settings.temperatures):
+                add_details(bench, judging, ways, name == first, settings)
+
+
+def add_details(bench: Bench, judging: Trace, ways: Sequence[Way], is_first: bool, settings: Acceptance) -> None:
+    """Adds the rows of the table "position", for the binary tree of a drafter with ranks; for every family of the first
+    one those of "depth", at the compared size, and of "nodes", also at smaller ones.
+    """
+    families, names = families_of(settings), {"position": {f"kary:2@{settings.budget}"}}
+    if is_first:
+        names["depth"] = {shape_name(family, settings.budget) for family in families}
+        names["nodes"] = names["depth"] | {shape_name(family, budget) for family in families
+                                           for budget in settings.budgets if budget <= LARGEST}
+    for way in ways:
+        for table in [table for table in names if way.shape_name in names[table]]:
+            tree, rounds = way.shape, acceptance.rounds_of(judging, way.shape, way.method)
+            rows = {"position": partial(acceptance.by_quarter, judging), "nodes": partial(acceptance.by_node, tree),
+                    "depth": partial(acceptance.by_depth, judging, tree)}[table](rounds)
+            bench.store.open(table).add(rows.assign(target=bench.target, drafter=way.method, shape=way.shape_name))
 
 
 def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
@@ -172,28 +189,6 @@ def ways_of(name: str, drafter: Drafter, choosing: Trace, shapes: Sequence[str])
             if tree.max_depth <= levels]
 
 
-def judge_details(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Mapping[str, Drafter],
-                  settings: Acceptance) -> None:
-    """Adds the rows of the tables "nodes" and "depth" of the first drafter with ranks, and "position" of all."""
-    choosing, judging = parts_of(bench, recorded)
-    (first,), families = first_ranked(drafters), families_of(settings)
-    compared, binary = [shape_name(family, settings.budget) for family in families], f"kary:2@{settings.budget}"
-    smaller = product(families, [budget for budget in settings.budgets if budget <= LARGEST])
-    all_sizes = dict.fromkeys([*compared, *(shape_name(*size) for size in smaller)])
-    tables = {name: bench.store.open(name) for name in ("nodes", "depth", "position")}
-    for name in judging.ranks:
-        shapes = checkable(pairs[0].target, [*all_sizes] if name == first else [binary])
-        for way in ways_of(name, drafters[name], choosing, shapes):
-            tree, rounds = way.shape, acceptance.rounds_of(judging, way.shape, name)
-            rows = {"position": acceptance.by_quarter(judging, rounds)} if way.shape_name == binary else {}
-            if name == first:
-                rows["nodes"] = acceptance.by_node(tree, rounds)
-            if name == first and way.shape_name in compared:
-                rows["depth"] = acceptance.by_depth(judging, tree, rounds)
-            for table, frame in rows.items():
-                tables[table].add(frame.assign(target=bench.target, drafter=name, shape=way.shape_name))
-
-
 # ----------------------------------------------------------------------------------------- live decoding, answer, atlas
 
 
@@ -204,10 +199,11 @@ def decode_live(bench: Bench, pairs: Sequence, recorded: Recorded, drafters: Map
     shapes = checkable(pair.target, settings.live_shapes)
     plain = {name: row[row >= 0].tolist() for name, row in zip(recorded.trace.prompts, recorded.trace.tokens)}
     specs = filter(live.is_live, settings.drafters or live.possible(pairs))
-    live.decode(bench.store, pairs, prompts, live.greedy_settings(specs, shapes), plain, settings.new_tokens,
-                settings.seed)
+    greedy = [(spec, "greedy", shape, 0.0) for spec, shape in product(specs, shapes)]
+    live.decode(bench.store, pairs, prompts, greedy, plain, settings.new_tokens, settings.seed)
     if pair.draft_model is not None:
-        sampled = live.sampled_settings(shapes, settings.temperatures)
+        sampled = [("model", rule, shape, temperature) for shape, temperature, rule
+                   in product(shapes, filter(None, settings.temperatures), SIMPLEST.values())]
         live.decode(bench.store, pairs, prompts, sampled, plain, settings.live_tokens, settings.seed)
         live.expect(bench.store, pair, prompts, shapes, settings.temperatures, settings.live_tokens, settings.seed)
     (name, drafter), = first_ranked(drafters).items()
@@ -219,17 +215,17 @@ def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, ne
     and one for the bonus token, whose parent is the last accepted node.
     """
     walks = (walk(pair, drafter, ids, shape, new_tokens=new_tokens) for ids in prompts.ids)
-    frames = []
+    frames = [pd.DataFrame()]
     for step in next((steps for steps in walks if steps), []):
         before = "".join(text for text, _ in step.text[: len(step.text) - step.fresh])[-CONTEXT:]
-        unknown = [np.nan] * step.tree.size
+        nodes = range(step.tree.size + 1)
         frames.append(pd.DataFrame({
-            "round": step.number, "node": range(step.tree.size + 1), "parent": step.parents,
-            "rank": [*step.tree.rank.tolist(), 0], "token": [visible(token) for token in (*step.tokens, step.bonus)],
-            "role": step.roles, "probability": [*(step.probabilities or unknown), np.nan],
-            "target_probability": [*(step.target_probabilities or unknown), np.nan],
-            "context": visible(before, CONTEXT)}))
-    return pd.concat(frames or [pd.DataFrame()], ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape)
+            "round": step.number, "node": nodes, "parent": step.parents, "role": step.roles,
+            "token": [visible(token) for token in (*step.tokens, step.bonus)],
+            "probability": pd.Series(step.probabilities, dtype=float),
+            "target_probability": pd.Series(step.target_probabilities, dtype=float),
+            "context": visible(before, CONTEXT)}, index=nodes))
+    return pd.concat(frames, ignore_index=True).assign(pair=pair.name, drafter=spec, shape=shape)
 
 
 def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], folder: Path) -> None:

@@ -14,6 +14,7 @@ from lib.models.prompts import PromptSet
 from lib.replay import recording
 from lib.study import live, rules
 from lib.tests.lab import pieces
+from lib.verify.rules import SIMPLEST
 
 pytestmark = pytest.mark.optional
 PROMPTS = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + row) for row in range(6)), (1,) * 6)
@@ -74,7 +75,9 @@ def drafters_of(pairs, *names) -> dict:
 def test_tables_are_those_of_one_process(address, tmp_path):
     """Byte for byte: traces, live rounds and enumeration, though rows run anywhere and a worker is killed on the way."""
     pair = load_pair("small/tiny", dtype="float32")
-    keys = [(language, 1.0, 0.8, shape, "naive", "iid") for language in range(2) for shape in ("chain:2", "star:2")]
+    enumerated = [((language, 1.0, 0.8, shape), [("naive", "iid")]) for language in range(2)
+                  for shape in ("chain:2", "star:2")]
+    decoded = [("model", rule, "kary:2@2", 1.0) for rule in SIMPLEST.values()]
     made = []
     for folder, context in (("alone", nullcontext()), ("spread", cluster.used(address))):
         store = Store(tmp_path / folder, "04", "mark")
@@ -83,8 +86,8 @@ def test_tables_are_those_of_one_process(address, tmp_path):
             trace = recording.record(
                 pair.target, recording.Competitors(drafters_of, [pair], "model", "lookup"), PROMPTS.ids, seed=3, rows=2,
                 names=PROMPTS.names, kinds=PROMPTS.kinds, max_new_tokens=10, temperature=1.0)
-            live.decode(store, [pair], PROMPTS, live.sampled_settings(["kary:2@2"], [1.0]), {}, 6, 0)
-            rules.fill(store.open("rules_exact"), keys, rules.exact_rows, 3, 0)
+            live.decode(store, [pair], PROMPTS, decoded, {}, 6, 0)
+            rules.fill(store.open("rules_exact"), enumerated, rules.exact_rows, 3, 0)
         made.append([trace.tokens.tolist(), trace.ranks["model"].tolist(),
                      *(store.open(name).path.read_bytes() for name in ("live", "rules_exact"))])
     assert made[0] == made[1] and len(made[0][2].splitlines()) > 6 and len(made[0][3].splitlines()) == 5

@@ -140,11 +140,11 @@ def test_looping_texts_choose_and_judge_no_tree(tmp_path):
     assert choosing.prompts == ("b",) and judging.prompts == ("c", "e", "f")
 
 
-def test_a_measured_chapter_has_all_tables_and_is_not_measured_again(tmp_path, monkeypatch):
-    """Stopped in the middle, it goes on with the rows that it has; the second call loads no model."""
+def test_a_measured_chapter_has_all_tables(tmp_path, monkeypatch):
+    """Stopped in the middle, it goes on with the rows that it has."""
     store, settings = Store(tmp_path, "02", "mark"), SimpleNamespace(**SETTINGS | {"publish": str(tmp_path)})
     with monkeypatch.context() as stopped:
-        stopped.setattr(study, "judge_details", lambda *arguments: 1 / 0)
+        stopped.setattr(study, "decode_live", lambda *arguments: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             study.measure(store, settings)
     rows = store.open("rounds").frame()
@@ -169,5 +169,3 @@ def test_a_measured_chapter_has_all_tables_and_is_not_measured_again(tmp_path, m
     own = rows.query("drafter == 'model (tiny)' and shape == 'chain:4' and temperature == 0").set_index("prompt")
     assert (own["accepted"] == tally[own.index]).all()
     assert set(published.drafts) == {"model (tiny)", "model (tiny-small)", "eagle3"}
-    monkeypatch.setattr(study, "load_pairs", lambda *names, **settings: pytest.fail("models were loaded again"))
-    study.measure(store, settings)
