@@ -23,8 +23,7 @@ SCRIPT = "./run_notebooks.sh"
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 PYTEST_USAGE = 4  # pytest's exit status for wrong arguments
 say = partial(print, flush=True)  # at once, also where the output is a file
-passed_on = click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-all_arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+AS_THEY_ARE = {"ignore_unknown_options": True, "help_option_names": []}  # arguments that another command reads
 
 
 @click.command()
@@ -45,7 +44,7 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
         workers: int | None, cluster: str | None) -> None:
     """Runs notebooks in order and leaves a report in data/runs/RUN/report.html.
 
-    PROFILE is a name or a file of notebooks/params (default: cpu); NOTEBOOK a number or a name, such as 02 or
+    PROFILE is the name of a file in notebooks/params (default: cpu); NOTEBOOK a number or a name, such as 02 or
     02_acceptance (default: all). The same command again goes on where a run stopped: rows that were measured with the
     same code, parameters, models, versions and machine are kept.
 
@@ -115,9 +114,9 @@ def engines(names: Sequence[str]) -> None:
     from lib.engines import registry
 
     environments = registry.environments()
-    if unknown := [name for name in names if name not in (*environments, "all")]:
-        raise click.UsageError(f"unknown engine {unknown[0]!r}; give {', '.join(environments)}, or all")
-    for name in environments if "all" in names else dict.fromkeys(names):
+    if unknown := {*names} - {*environments, "all"}:
+        raise click.UsageError(f"unknown engine {min(unknown)!r}; give {', '.join(environments)}, or all")
+    for name in environments if "all" in names else names:
         environments[name].make(say)
 
 
@@ -129,8 +128,8 @@ def models(name: str, accept_terms: bool) -> int:
     return 0 if packages.install(name, accept_terms) else FAILED
 
 
-@passed_on
-@all_arguments
+@click.command(context_settings=AS_THEY_ARE)
+@click.argument("arguments", nargs=-1)
 @click.pass_obj
 def test(home: Path, arguments: Sequence[str]) -> int:
     """Runs pytest over lib/tests and all notebooks in two processes, or over the paths among the arguments in one."""
@@ -143,8 +142,8 @@ def test(home: Path, arguments: Sequence[str]) -> int:
     return {0: 0, PYTEST_USAGE: USAGE}.get(subprocess.run([*words, *arguments]).returncode, FAILED)
 
 
-@passed_on
-@all_arguments
+@click.command(context_settings=AS_THEY_ARE)
+@click.argument("arguments", nargs=-1)
 def training(arguments: Sequence[str]) -> None:
     """Trains the shipped models again."""
     from lib.training import command

@@ -42,8 +42,8 @@ def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
     try:
         yield from (future.result() for future in futures)
     except KilledWorker as error:
-        raise UsageError(f"workers died over one piece of work, the last at {error.last_worker.address}: the memory may "
-                         "be too small for the models; take fewer workers") from None
+        raise UsageError(f"workers died over one piece of work, the last at {error.last_worker.address}: the memory "
+                         "may be too small for the models; take fewer workers") from None
     finally:
         client.cancel(futures)
 

@@ -54,25 +54,23 @@ def make(home: Path, words: Sequence[str], classes: Classes, *, settings: Sequen
     words: at most one profile, and notebooks (none: all). settings: name=value, for each notebook that has the
     parameter, with paths relative to the current folder.
     """
-    notebooks, chosen, files = home / "notebooks", [], []
+    notebooks, chosen = home / "notebooks", []
     profiles = {path.stem: path for path in notebooks.glob("params/*.yaml")}
     for word in words:
         names = [name for name in classes if word.zfill(2) in (name, name.partition("_")[0])]
-        if word in profiles or word.endswith(".yaml"):
-            files.append(profiles.get(word, Path(word)))
-        elif not names:
-            raise UsageError(f"{word!r} is neither a profile, a profile's file nor a notebook: "
+        if word not in profiles and not names:
+            raise UsageError(f"{word!r} is neither a profile nor a notebook: "
                              f"{nearest(word, [*profiles, *classes, 'test', 'render'])}")
         chosen += names
-    if len(files) > 1:
-        raise UsageError(f"one profile at a time, not {' and '.join(path.stem for path in files)}")
-    file = files[0] if files else profiles["cpu"]
+    profile_name, *others = [word for word in words if word in profiles] or ["cpu"]
+    if others:
+        raise UsageError(f"one profile at a time, not {profile_name} and {' and '.join(others)}")
     if run is None:  # other settings make another run
-        run = "reference" if reference else re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join([file.stem, *settings]))
+        run = "reference" if reference else re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join([profile_name, *settings]))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", run):
         raise UsageError(f"--run {run!r}: a run's name consists of letters, digits and . _ = -, beginning with a "
                          "letter or digit")
-    profile = load_profile(file, classes)
+    profile = load_profile(profiles[profile_name], classes)
     defaults = {name: defaults_of(notebooks / f"{name}.ipynb") for name in sorted(chosen) or classes}
     texts = dict(_parted(setting, notebooks) for setting in settings)
     parameters = {parameter for values in defaults.values() for parameter in values} - {RUN_DIR}
@@ -82,7 +80,7 @@ def make(home: Path, words: Sequence[str], classes: Classes, *, settings: Sequen
     texts[RUN_DIR] = os.path.relpath(home / "data" / "runs" / run, notebooks)
     stages = {name: values | (profile.__pydantic_extra__.get(name) or {})
               | {key: texts[key] for key in texts.keys() & values.keys()} for name, values in defaults.items()}
-    return RunPlan(home, file.stem, profile, run, stages, reference)
+    return RunPlan(home, profile_name, profile, run, stages, reference)
 
 
 def checked(plan: RunPlan, classes: Classes) -> RunPlan:

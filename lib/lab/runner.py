@@ -109,7 +109,7 @@ def now() -> str:
 
 def make_reference(home: Path, folder: Path, say: Say) -> None:
     """Makes a run the committed one: its tables, record, figures, executed notebooks, report, and README's findings."""
-    readme, results, executed = home / "README.md", home / "data" / "results" / "reference", home / "notebooks" / "executed"
+    readme, results, executed = (home / path for path in ("README.md", "data/results/reference", "notebooks/executed"))
     report = nbformat.read(folder / "executed" / f"{REPORT}.ipynb", as_version=4)
     text = with_findings(readme.read_text(encoding="utf-8"), report)
     sources = "\n".join(cell.source for cell in report.cells)

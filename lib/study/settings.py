@@ -7,6 +7,7 @@ the same class in the cell that measures: `chapter.measure("lib.study.speed", Sp
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -53,13 +54,6 @@ def costs_file(name: str | Path) -> Path:
     return path
 
 
-def read_engine(spec: str) -> None:
-    """A serving engine that is installed."""
-    from lib.engines.registry import parse  # brings torch
-
-    parse(spec).engine.environment.python  # noqa: B018 - refuses
-
-
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 NumberFormat = Annotated[str, Field(pattern=r"^({0})(\|({0}))?$".format("|".join(NUMBER_FORMATS)))]  # TARGET|DRAFTER
@@ -70,7 +64,7 @@ FamilyOrFrequent = text(lambda name: name == FREQUENT or read_tree(f"{name}@1"))
 Pair = text(registry.sources)
 DrafterSpec = text(drafters.parse)
 EngineDrafter = text(lambda name: name in drafters.DRAFTERS or registry.source(name))
-Engine = text(read_engine)
+Engine = text(lambda spec: import_module("lib.engines.registry").parse(spec).engine.environment.python)  # brings torch
 Prompts = text(lambda path: path and prompts.rows(prompts.file_of(path, has_template=True)))  # "": as suits the target
 Costs = text(lambda name: name and costs_file(name))  # "": none
 Existing = text(lambda path: Path(path).expanduser().stat())  # a file or folder; "": none
@@ -105,13 +99,6 @@ class Shapes(Settings):
     sampled_by_rank: Listed[Probability]
     near: Probability
     interactive: bool
-
-    @model_validator(mode="after")
-    def within_curves(self) -> Self:
-        """The drawn trees are those of a budget of the curves."""
-        if self.budget > self.max_budget:
-            raise ValueError(f"budget is {self.budget}, beyond max_budget {self.max_budget}, where curves end")
-        return self
 
 
 class Attention(Settings):
@@ -246,8 +233,8 @@ class Speed(OfPairs):
     @property
     def files(self) -> list[Path]:
         """Those of pairs and prompts, the log and the costs."""
-        costs, logs = [costs_file(self.costs)] if self.costs else [], [Path(self.logs).expanduser()] if self.logs else []
-        return [*super().files, *costs, *logs]
+        costs, logs = [self.costs] if self.costs else [], [self.logs] if self.logs else []
+        return [*super().files, *map(costs_file, costs), *(Path(path).expanduser() for path in logs)]
 
     @model_validator(mode="after")
     def consistent(self) -> Self:

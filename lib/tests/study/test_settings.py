@@ -59,7 +59,6 @@ def test_a_notebooks_globals_make_an_object_without_what_is_no_parameter():
     (Speed, dict(new_tokens="many"), "new_tokens is 'many': Input should be a valid integer"),
     (Shapes, dict(families=["kary:two"]), "families: 'kary:two@1' cannot be read: write kary:2,3"),
     (Shapes, dict(families=["frequent"]), "families: 'frequent@1' is unknown"),
-    (Shapes, dict(budget=128), "budget is 128, beyond max_budget 64"),
     (Shapes, dict(max_budget=3), "max_budget is 3: Input should be greater than or equal to 4"),
     (Acceptance, dict(live_shapes=["kary:2"]), "live_shapes: 'kary:2' cannot be read"),
     (Acceptance, dict(live_shapes=["chain:60000"]), "'chain:60000' is too large; a draft tree has at most 512 nodes"),
