@@ -21,6 +21,10 @@ ADDRESS = "DRAFT_TREES_CLUSTER"  # in the environment: the scheduler's, while a 
 SECONDS = 30  # to find a scheduler
 
 
+class ClusterError(UsageError):
+    """The cluster cannot do the work; says which worker, the reason and the remedy."""
+
+
 def seeded(*words: object) -> torch.Generator:
     """A generator for one piece of work, a function of these plain values."""
     digest = hashlib.sha256(repr(words).encode()).digest()
@@ -29,7 +33,7 @@ def seeded(*words: object) -> torch.Generator:
 
 def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
     """function(piece, *shared) for each piece, in their order: one after another here, or on the run's workers, which
-    get copies of the arguments. An error of a piece is raised here; UsageError where workers died of it.
+    get copies of the arguments. An error of a piece is raised here; ClusterError where workers died of it.
     """
     if ADDRESS not in os.environ:
         yield from (function(piece, *shared) for piece in pieces)
@@ -42,18 +46,15 @@ def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
     try:
         yield from (future.result() for future in futures)
     except KilledWorker as error:
-        raise UsageError(f"workers died over one piece of work, the last at {error.last_worker.address}: the memory "
-                         "may be too small for the models; take fewer workers") from None
+        raise ClusterError(f"workers died over one piece of work, the last at {error.last_worker.address}: the memory "
+                           "may be too small for the models; take fewer workers") from None
     finally:
         client.cancel(futures)
 
 
 def _work(piece, function: Callable, shared: tuple, expected: Mapping[str, str], threads: int):
-    """A piece on a worker, with as many threads as the driver has, since sums may depend on their number. UsageError on
-    a worker that is not like the driver.
-    """
-    if differing := [name for name, value in identity().items() if value != expected[name]]:
-        raise UsageError(f"a worker has other {', '.join(differing)}; bring it to this commit, models and packages")
+    """A piece on a worker, with as many threads as the driver has, since sums may depend on their number."""
+    check("a worker that joined", identity(), expected)
     torch.set_num_threads(threads)
     return function(piece, *shared)
 
@@ -64,6 +65,12 @@ def identity() -> dict[str, str]:
     data = {name: provenance.file_digest(provenance.HOME / "data" / name) for name in ("models", "prompts")}
     return {"commit": provenance.commit()["commit"], "code": provenance.file_digest(provenance.LIB), **data,
             "processor": processor.kind(), **provenance.versions()}
+
+
+def check(worker: str, actual: Mapping[str, str], expected: Mapping[str, str]) -> None:
+    """ClusterError that names where a worker's identity differs."""
+    if differing := [name for name in expected if actual.get(name) != expected[name]]:
+        raise ClusterError(f"{worker} has other {', '.join(differing)}; bring it to this commit, models and packages")
 
 
 @contextmanager
@@ -83,20 +90,26 @@ def workers(count: int, say: Callable[[str], None]) -> Iterator[str]:
 @contextmanager
 def used(address: str | None, count: int | None = None, say: Callable[[str], None] = print) -> Iterator[None]:
     """Within the context, work is spread over a cluster, or over so many processes on this machine, also by processes
-    that are started in it. UsageError where there is no cluster.
+    that are started in it. ClusterError before anything runs, where the cluster is not allowed.
     """
     if find_spec("distributed") is None:
-        raise UsageError("the package distributed, which spreads work, is not installed; install the one that "
-                         "requirements.txt names after `cluster:`")
+        raise ClusterError("the package distributed, which spreads work, is not installed; install the one that "
+                           "requirements.txt names after `cluster:`")
     from distributed import Client
 
     with ExitStack() as stack:
         address = address or stack.enter_context(workers(count, say))
         try:
-            Client(address, timeout=SECONDS, set_as_default=False).close()
+            client = Client(address, timeout=SECONDS, set_as_default=False)
         except (OSError, ValueError) as error:
-            raise UsageError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
-                             "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
+            raise ClusterError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
+                               "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
+        with client:
+            for worker, actual in client.run(identity).items():
+                check(f"worker {worker}", actual, identity())
+            if {*client.nthreads().values()} != {1}:
+                raise ClusterError(f"the cluster at {address} must have workers of one thread each: dask worker "
+                                   f"{address} --nthreads 1")
         os.environ[ADDRESS] = address
         stack.callback(os.environ.pop, ADDRESS)
         yield

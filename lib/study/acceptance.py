@@ -1,12 +1,11 @@
 """The text of a backend, and what each way to draft accepts of it by replay: the tables "texts" and "rounds"."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from torch import nn, uint8
+from torch import nn
 
 from lib.drafters.registry import folders_of
 from lib.engines.log import Log
@@ -29,12 +28,11 @@ def record(bench: Bench, drafters: Mapping[str, object]) -> Recorded:
         return Recorded(bench.backend.trace(recording.of_ranks(drafters), bench.longest), bench.prompts.ids)
     if isinstance(bench.backend, Own):
         pair, temperature = bench.backend.pair, bench.backend.temperature
-        settings = dict(max_new_tokens=bench.new_tokens - 1, temperature=temperature,
+        settings = dict(max_new_tokens=bench.new_tokens - 1, beyond=bench.longest + 1, temperature=temperature,
                         eos_token_id=pair.eos_token_ids, seed=bench.seed if temperature else None)
-        folder, beyond = traces_folder(bench, drafters, **settings)
         trace = recording.record(
-            pair.target, drafters, bench.prompts.ids, names=bench.prompts.names, kinds=bench.prompts.kinds,
-            beyond=beyond, parts=folder, **settings,
+            pair.target, drafters, bench.prompts.ids, names=bench.prompts.names, kinds=bench.prompts.kinds, **settings,
+            parts=traces_folder(bench, drafters, settings),
             labels={"target": pair.target_name, "chains": bench.backend.chains})
         _write_texts(bench, {row: line[line >= 0].tolist() for row, line in enumerate(trace.tokens)})
         return Recorded(trace, bench.prompts.ids)
@@ -44,30 +42,19 @@ def record(bench: Bench, drafters: Mapping[str, object]) -> Recorded:
     return Recorded(replace(read(None, {}, texts), lengths=lengths - 1), bench.prompts.ids)
 
 
-def traces_folder(bench: Bench, drafters: Mapping[str, object], **settings) -> tuple[Path, int]:
-    """The run's folder of the batches of a trace, and the tokens by which it goes on past the limit; both are in its
-    name, with a fingerprint of what decides the trace. So notebooks share a trace that is equal or goes on further.
+def traces_folder(bench: Bench, drafters: Mapping[str, object], settings: Mapping[str, object]) -> Path:
+    """The run's folder of the batches of a trace, whose name has a fingerprint of what decides the trace, so that other
+    parameters of a notebook leave it.
     """
     pair, prompts, ranked = bench.backend.pair, bench.prompts, recording.of_ranks(drafters)
     models = {"": pair.target} | {name: model for name, model in ranked.items() if isinstance(model, nn.Module)}
     mark = provenance.fingerprint(
-        files=folders_of(pair.target_name), device=pair.target.device.type, parameters=settings | {
-            "dtype": pair.dtype, "weights": {name: weights_digest(model) for name, model in models.items()},
-            "drafters": sorted(ranked),
+        files=folders_of(pair.target_name), device=pair.target.device.type, parameters={
+            **settings, "dtype": pair.dtype, "drafters": sorted(ranked),
+            "weights": {name: [weight.double().sum().item() for weight in (*model.parameters(), *model.buffers())]
+                        for name, model in models.items()},
             "prompts": [[name, *ids.tolist()] for name, ids in zip(prompts.names, prompts.ids)]})
-    name = f"{pair.target_name}-{mark}".replace("/", "_")
-    folders = bench.store.folder / "traces"
-    further = [int(path.name.rpartition("+")[2]) for path in folders.glob(f"{name}+*")]
-    beyond = min((tokens for tokens in further if tokens > bench.longest), default=bench.longest + 1)
-    return folders / f"{name}+{beyond}", beyond
-
-
-def weights_digest(model: nn.Module) -> str:
-    """SHA-256 of a model's weights, packed ones included, in their order."""
-    digest = hashlib.sha256()
-    for weight in (*model.parameters(), *model.buffers()):
-        digest.update(weight.detach().cpu().contiguous().reshape(-1).view(uint8).numpy())
-    return digest.hexdigest()
+    return bench.store.folder / "traces" / f"{pair.target_name}-{mark}".replace("/", "_")
 
 
 def _plain_texts(bench: Bench) -> list[list[int]]:

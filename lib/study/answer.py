@@ -16,6 +16,7 @@ import pandas as pd
 
 from lib.engines.methods import PLAIN, Way
 from lib.lab import atomic_file, stats, tables
+from lib.lab.chapter import Store
 from lib.lab.stats import Estimate
 from lib.replay.simulated import Recorded
 from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
@@ -148,34 +149,21 @@ def about_trees(paired: Estimate) -> str:
     """What the speed of the best tree over the best chain tells: an equivalence where neither is shown to be faster."""
     if isnan(paired.low):
         return "too few units for a claim on trees"
-    if paired.low > 1:
-        return f"a tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
-    if paired.high < 1:
-        return f"no tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
-    return f"the best tree is {stats.equivalence(paired)} than the best chain"
+    if paired.low <= 1 <= paired.high:
+        return f"the best tree is {stats.equivalence(paired)} than the best chain"
+    return f"{'a' if paired.low > 1 else 'no'} tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
 
 
 # -------------------------------------------------------------------------------------------------------- the file
 
 
-def save(folder: Path, answers: pd.DataFrame, settings: pd.DataFrame, facts: Mapping[str, object]) -> None:
-    """Writes a run's `recommendation.json` from its tables "answers" and "settings"; facts: mark, target, machine and more.
+def save(store: Store, facts: Mapping[str, object]) -> None:
+    """Writes a run's `recommendation.json`: facts (target, machine and more), and the rows of its tables "answers"
+    and "settings".
     """
-    by_backend: dict[str, dict[int, dict[str, object]]] = {}
-    for row in json.loads(answers.drop(columns=tables.FINGERPRINT).to_json(orient="records")):
-        backend, batch, role = (row.pop(name) for name in ("backend", "batch", "role"))
-        by_backend.setdefault(backend, {}).setdefault(batch, {"batch": batch, "engines": []})[role] = row
-    for row in settings.itertuples():
-        by_backend[row.backend][row.batch]["engines"].append(
-            dict(engine=row.engine, draft=row.draft, setting=row.setting))
-    backends = [{"backend": name, "by_batch": [*by_batch.values()]} for name, by_batch in by_backend.items()]
-    atomic_file.replace(folder / FILE, json.dumps({**facts, "backends": backends}, indent=1).encode() + b"\n")
-
-
-def mark_of(folder: Path) -> str:
-    """What a run's recommendation was made of; empty without one."""
-    path = folder / FILE
-    return json.loads(path.read_text(encoding="utf-8"))["mark"] if path.exists() else ""
+    frames = {name: store.open(name).frame().drop(columns=tables.FINGERPRINT) for name in ("answers", "settings")}
+    rows = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
+    atomic_file.replace(store.folder / FILE, json.dumps({**facts, **rows}, indent=1).encode() + b"\n")
 
 
 def text(folder: Path) -> str:
@@ -184,22 +172,21 @@ def text(folder: Path) -> str:
     """
     saved = json.loads((folder / FILE).read_text(encoding="utf-8"))
     lines = [f"{saved['target']} on {saved['machine']}; speed over plain decoding after the prefill:"]
-    for backend in saved["backends"]:
-        for answers in backend["by_batch"]:
-            winner = answers[RECOMMENDED]
-            shown = [f"best {role} {_described(answers[role])}" for role in (CHAIN, TREE) if role in answers]
-            lines.append(f"{backend['backend']}, batch {answers['batch']}: {_described(winner)}; {'; '.join(shown)}")
-            settings = [winner["setting"], *(f"{line['engine']} ({line['draft']}): {line['setting']}"
-                                             for line in answers["engines"])]
-            lines += [f"  {setting}" for setting in settings if setting]
+    answers = pd.DataFrame(saved["answers"]).astype(dict.fromkeys(["value", "low", "high"], float))
+    for setting, rows in answers.groupby(["backend", "batch"], sort=False):
+        by_role = {row.role: row for row in rows.itertuples()}
+        shown = [f"best {role} {_described(by_role[role])}" for role in (CHAIN, TREE) if role in by_role]
+        winner, (backend, batch) = by_role[RECOMMENDED], setting
+        lines.append(f"{backend}, batch {batch}: {_described(winner)}; {'; '.join(shown)}")
+        lines += [f"  {winner.setting}"] if winner.setting else []
+        lines += [f"  {row['engine']} ({row['draft']}): {row['setting']}" for row in saved["settings"]
+                  if (row["backend"], row["batch"]) == setting]
     return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "  the others are in the report"])
 
 
-def _described(answer: Mapping[str, object]) -> str:
-    """A way with its speed, interval and numbers of units."""
-    if answer["way"] == PLAIN:
+def _described(answer) -> str:
+    """A way with its speed, interval and numbers of units; answer: a row of the table "answers"."""
+    if answer.way == PLAIN:
         return "plain decoding"
-    bounds = [float("nan") if answer[name] is None else answer[name] for name in ("value", "low", "high")]
-    estimate = Estimate(*bounds, answer["n"], answer["raced"])
-    predicted = "" if estimate.raced else "predicted, "
-    return f"{answer['way']} {stats.format_estimate(estimate)} ({predicted}{stats.format_counts(estimate)})"
+    predicted = "" if answer.raced else "predicted, "
+    return f"{answer.way} {stats.format_estimate(answer)} ({predicted}{stats.format_counts(answer)})"

@@ -84,10 +84,6 @@ class Bench:
         """The token ids of prompts."""
         return [self.prompts.ids[row].tolist() for row in rows]
 
-    def call_name(self, rows: Sequence[int]) -> str:
-        """The name of a call in tables: that of its first prompt."""
-        return self.prompts.names[rows[0]]
-
     def generator(self, *words: object) -> np.random.Generator:
         """Randomness of a part of the work, a function of the seed and its name."""
         return np.random.default_rng([self.seed, *" ".join(map(str, words)).encode()])

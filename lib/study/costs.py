@@ -103,12 +103,9 @@ def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds:
 def curve_through(amounts: Sequence[float], values: Sequence[float]) -> Curve:
     """The curve that never falls and is closest to measured points in least squares: more work takes no less time. It is
     linear between points, constant below the first; beyond the last it has the mean slope over the last half of the
-    amounts, since the last two points may be the two sides of a step. ValueError where a number is not finite.
+    amounts, since the last two points may be the two sides of a step.
     """
-    amounts, values = np.asarray(amounts, dtype=float), np.asarray(values, dtype=float)
-    if not len(amounts) or not (np.isfinite(amounts).all() and np.isfinite(values).all()):
-        raise ValueError("a curve through times of which one is missing: measure the costs again")
-    amounts, where, counts = np.unique(amounts, return_inverse=True, return_counts=True)
+    amounts, where, counts = np.unique(np.asarray(amounts, dtype=float), return_inverse=True, return_counts=True)
     values = isotonic_regression(np.bincount(where, values) / counts, weights=counts).x
     half = max(amounts[0], amounts[-1] / 2)
     slope = (values[-1] - np.interp(half, amounts, values)) / max(amounts[-1] - half, 1e-12)

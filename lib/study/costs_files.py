@@ -13,12 +13,10 @@ import pandas as pd
 from lib.engines.methods import FORCED, PLAIN
 from lib.study.costs import Costs
 from lib.study.settings import COSTS, costs_file
-from lib.trees import named
 
 NEEDED = ("backend", "batch", "method", "nodes", "ms")
 NUMBERS = ["batch", "nodes", "ms", "low", "high", "n"]
 COLUMNS = ["machine", "source", "note", "backend", "method", "shape", *NUMBERS]
-MOST = 10**6  # prompts of a batch, or draft tokens
 
 
 def names() -> list[str]:
@@ -40,13 +38,12 @@ def read(name: str | Path) -> pd.DataFrame:
     rows = texts.assign(**texts[NUMBERS].apply(pd.to_numeric, errors="coerce"))
     is_step, whole = rows["method"].isin([PLAIN, FORCED]), rows[["batch", "nodes"]].mod(1).eq(0)
     default = np.where(is_step, "nodes:", "chain:") + rows["nodes"].map("{:g}".format)
-    rows["shape"] = texts["shape"] = texts["shape"].where(texts["shape"].ne(""), default)
+    rows["shape"] = rows["shape"].where(rows["shape"].ne(""), default)
     for column, fits, remedy in (
-            ("batch", whole["batch"] & rows["batch"].between(1, MOST), "a whole number from 1 on"),
-            ("nodes", whole["nodes"] & rows["nodes"].between(0, MOST), "a whole number from 0 on"),
+            ("batch", whole["batch"] & rows["batch"].ge(1), "a whole number from 1 on"),
+            ("nodes", whole["nodes"] & rows["nodes"].ge(0), "a whole number from 0 on"),
             ("nodes", rows["nodes"].eq(0) | rows["method"].ne(PLAIN), "0, of a plain step"),
-            ("ms", np.isfinite(rows["ms"]) & (rows["ms"].gt(0) | ~is_step), "milliseconds above 0"),
-            ("shape", is_step | rows["shape"].map(_is_tree), "the name of a draft tree, such as chain:4")):
+            ("ms", np.isfinite(rows["ms"]) & (rows["ms"].gt(0) | ~is_step), "milliseconds above 0")):
         if not fits.all():
             index = int(np.argmin(fits))
             raise ValueError(f"{path}, line {index + 2}: {column} is {texts[column].iloc[index]!r}; give {remedy}")
@@ -58,17 +55,9 @@ def read(name: str | Path) -> pd.DataFrame:
     return rows.astype({"batch": int, "nodes": int})
 
 
-def _is_tree(name: str) -> bool:
-    """Whether a text names a tree or a growth rule."""
-    try:
-        return bool(named(name))
-    except ValueError:
-        return False
-
-
 def of_backends(rows: pd.DataFrame) -> dict[str, Costs]:
     """By backend the costs of rows of `read`; a backend without a plain step or without checks has none, since no speed
-    can be predicted for it. ValueError where that leaves no backend.
+    can be predicted for it. ValueError where that leaves no backend, and for shapes that name no tree.
     """
     kinds = {backend: set(part["method"]) for backend, part in rows.groupby("backend", sort=False)}
     complete = [backend for backend, methods in kinds.items() if {PLAIN, FORCED} <= methods]

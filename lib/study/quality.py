@@ -40,14 +40,11 @@ def measure(bench: Bench, texts: Sequence[tuple[Tensor, Tensor]], reference: Seq
 
 @torch.inference_mode()
 def log_probabilities(target, texts: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
-    """float32[N, V] for the tokens int64[N] after each prompt int64[T], teacher-forced in a prefill and one block."""
+    """float32[N, V] for the tokens int64[N] after each prompt int64[T], teacher-forced."""
     model, logs = forward_pass(target), []
     for prompt, tokens in texts:
-        cache, ids = TreeCache(), torch.cat([prompt, tokens[:-1]])[None].to(target.device)
-        depths = torch.arange(max(len(prompt), len(tokens)), device=target.device)
-        parts = [model(ids[:, : len(prompt)], depths[: len(prompt)], None, cache, logits_to_keep=1).logits]
-        cache.commit([list(range(len(prompt)))])
-        if len(tokens) > 1:
-            parts.append(model(ids[:, len(prompt) :], depths[: len(tokens) - 1], None, cache).logits)
-        logs.append(torch.cat(parts, 1)[0].float().log_softmax(-1).cpu())
+        ids = torch.cat([prompt, tokens[:-1]]).to(target.device)
+        depths = torch.arange(len(ids), device=target.device)
+        outputs = model(ids[None], depths, None, TreeCache(), logits_to_keep=len(tokens))
+        logs.append(outputs.logits[0].float().log_softmax(-1).cpu())
     return logs

@@ -27,7 +27,7 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
     for first in range(0, len(ways), bench.backend.at_once):
         together = [PLAIN_WAY, *ways[first : first + bench.backend.at_once]]
         missing = [[way for way in together if
-                    (bench.backend.name, batch, way.name, part, bench.call_name(rows), first) not in table.keys()]
+                    (bench.backend.name, batch, way.name, part, bench.prompts.names[rows[0]], first) not in table.keys()]
                    for rows in calls]
         if not any(missing):
             continue
@@ -42,7 +42,7 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                     decoded = running[way.name].decode(bench.ids(rows), bench.new_tokens, bench.ends)
                     predicted = np.exp(logs[way.name, batch][number]) if (way.name, batch) in logs else np.nan
                     table.append(backend=bench.backend.name, batch=batch, way=way.name, part=part,
-                                 call=bench.call_name(rows), turn=first, tokens=sum(map(len, decoded.tokens)),
+                                 call=bench.prompts.names[rows[0]], turn=first, tokens=sum(map(len, decoded.tokens)),
                                  seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted,
                                  parted=parted(bench, texts, rows, decoded.tokens))
 
@@ -85,11 +85,9 @@ def speed(bench: Bench, logs: Logs, way: str, batch: int, part: str, base: str =
     """A way's speed over another's on all units of a part: a two-phase estimate; by the raced units alone where replay
     cannot predict one of the two; by the predictions alone where nothing was raced.
     """
-    calls = bench.calls(part, batch)
-    names = [bench.call_name(call) for call in calls]
-    unknown = np.full(len(calls), np.nan)
-    predicted = pd.Series(sum(sign * (np.zeros(len(calls)) if name == PLAIN else logs.get((name, batch), unknown))
-                              for name, sign in ((way, 1), (base, -1))), index=names)
+    names = [bench.prompts.names[call[0]] for call in bench.calls(part, batch)]
+    logs = {(PLAIN, batch): np.zeros(len(names)), **logs}
+    predicted = pd.Series(logs.get((way, batch), np.nan) - logs.get((base, batch), np.nan), index=names)
     measured = measured_logs(timed(bench, batch, part), way, base)
     if predicted.isna().all():
         predicted = pd.Series(0.0, index=measured.index)

@@ -7,7 +7,6 @@ the same class in the cell that measures: `chapter.measure("lib.study.speed", Sp
 
 import re
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -15,6 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lib.drafters import registry as drafters
+from lib.lab import json_text
 from lib.lab.parameters import Distinct, Listed, Parameters, Some, nearest
 from lib.lab.provenance import HOME
 from lib.models import prompts, registry
@@ -26,23 +26,48 @@ NUMBER_FORMATS = ("auto", "float32", "float64", "bfloat16", "float16", "int8", "
 COSTS = HOME / "data" / "costs"
 
 
-def text(read: Callable[[str], object]) -> type:
-    """The type of a text that a function can read, whose errors become the parameter's."""
-    def check(value: str) -> str:
+def read_by(read: Callable[[str], object]) -> AfterValidator:
+    """A check of a parameter's text by a function that reads it, whose errors become the parameter's."""
+    def check(text: str) -> str:
         try:
-            read(value)
-        except OSError as error:
+            read(text)
+        except (LookupError, OSError) as error:
             raise ValueError(str(error)) from error
-        return value
+        return text
 
-    return Annotated[str, AfterValidator(check)]
+    return AfterValidator(check)
 
 
 def read_tree(name: str) -> None:
     """The name of a tree or growth rule with its budget."""
+    family = name.partition("@")[0]
+    if family.isdecimal():
+        raise ValueError(f"{family} stands where a name belongs; put a semicolon after each name if names hold commas, "
+                         "as in 'chain;expansion:2,2,1;'")
     if max(map(int, re.findall(r"\d+", name)), default=0) > MOST_NODES:
         raise ValueError(f"{name!r} is too large; a draft tree has at most {MOST_NODES} nodes")
     named(name, acceptance=[0.5])
+
+
+def read_format(name: str) -> None:
+    """A number format, or two as TARGET|DRAFTER."""
+    if not {*name.split("|", 1)} <= {*NUMBER_FORMATS}:
+        raise ValueError(f"{name!r} is no number format; give one of {', '.join(NUMBER_FORMATS)}, or two as "
+                         "TARGET|DRAFTER")
+
+
+def read_prompts(path: str) -> None:
+    """A file or folder of prompts; "" is the file that suits the target."""
+    if path:
+        prompts.rows(prompts.file_of(path, has_template=True))
+
+
+def read_log(path: str) -> None:
+    """A log whose first line can be read; "" is none."""
+    if path:
+        _, text = next(json_text.lines(path), ("", ""))
+        if not text.strip().startswith("{"):
+            raise ValueError(f"{path} begins with no object of JSON; give a log of JSON Lines")
 
 
 def costs_file(name: str | Path) -> Path:
@@ -54,20 +79,27 @@ def costs_file(name: str | Path) -> Path:
     return path
 
 
+def read_folder(path: str) -> None:
+    """A folder that exists; "" is none."""
+    if path and not Path(path).expanduser().is_dir():
+        raise ValueError(f"there is no folder {path}; make it first")
+
+
+def read_engine(spec: str) -> None:
+    """A serving engine that is installed."""
+    from lib.engines.registry import parse  # brings torch
+
+    parse(spec).engine.environment.python  # noqa: B018 - refuses
+
+
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
 Probability = Annotated[float, Field(ge=0, le=1)]
-NumberFormat = Annotated[str, Field(pattern=r"^({0})(\|({0}))?$".format("|".join(NUMBER_FORMATS)))]  # TARGET|DRAFTER
+TreeName = Annotated[str, read_by(read_tree)]
+Family = Annotated[str, read_by(lambda name: read_tree(f"{name}@1"))]
+DrafterSpec = Annotated[str, read_by(drafters.parse)]
+NumberFormat = Annotated[str, read_by(read_format)]
 Device = Literal["cpu", "cuda", "mps"]
-TreeName = text(read_tree)
-Family = text(lambda name: read_tree(f"{name}@1"))
-FamilyOrFrequent = text(lambda name: name == FREQUENT or read_tree(f"{name}@1"))
-Pair = text(registry.sources)
-DrafterSpec = text(drafters.parse)
-EngineDrafter = text(lambda name: name in drafters.DRAFTERS or registry.source(name))
-Engine = text(lambda spec: import_module("lib.engines.registry").parse(spec).engine.environment.python)  # brings torch
-Prompts = text(lambda path: path and prompts.rows(prompts.file_of(path, has_template=True)))  # "": as suits the target
-Costs = text(lambda name: name and costs_file(name))  # "": none
-Existing = text(lambda path: Path(path).expanduser().stat())  # a file or folder; "": none
+Folder = Annotated[str, read_by(read_folder)]
 
 
 class Settings(Parameters):
@@ -100,6 +132,13 @@ class Shapes(Settings):
     near: Probability
     interactive: bool
 
+    @model_validator(mode="after")
+    def within_curves(self) -> Self:
+        """The drawn trees are those of a budget of the curves."""
+        if self.budget > self.max_budget:
+            raise ValueError(f"budget is {self.budget}, beyond max_budget {self.max_budget}, where curves end")
+        return self
+
 
 class Attention(Settings):
     """Notebook 03."""
@@ -123,8 +162,8 @@ class Attention(Settings):
 class OfPairs(Settings):
     """What the notebooks share that run pairs of models on prompts."""
 
-    pairs: Some[Pair]
-    prompts: Prompts
+    pairs: Some[Annotated[str, read_by(registry.sources)]]
+    prompts: Annotated[str, read_by(read_prompts)]
     judge_prompts: PositiveInt
     dtype: NumberFormat
     device: Device
@@ -164,13 +203,13 @@ class Acceptance(OfPairs):
     choose_prompts: PositiveInt
     new_tokens: PositiveInt
     temperatures: Some[NonNegativeFloat]
-    families: Distinct[FamilyOrFrequent]
+    families: Distinct[Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]]
     budgets: Some[Nodes]
     budget: Nodes
     chain_lengths: Distinct[Nodes]
     live_shapes: Some[TreeName]
     live_tokens: PositiveInt
-    publish: Existing
+    publish: Folder
     interactive: bool
 
 
@@ -196,17 +235,15 @@ class Rules(OfPairs):
 
 
 class Speed(OfPairs):
-    """Notebook 05."""
-
     drafters: Distinct[DrafterSpec]
-    logs: Existing
+    logs: Annotated[str, read_by(read_log)]
     endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
     served: str
     temperature: NonNegativeFloat
-    costs: Costs
+    costs: Annotated[str, read_by(lambda name: name and costs_file(name))]
     formats: Distinct[NumberFormat]
-    engines: Distinct[Engine]
-    engine_drafters: Distinct[EngineDrafter]
+    engines: Distinct[Annotated[str, read_by(read_engine)]]
+    engine_drafters: Distinct[Annotated[str, read_by(lambda name: name in drafters.DRAFTERS or registry.source(name))]]
     engine_lengths: Some[Nodes]
     choose_prompts: PositiveInt
     new_tokens: PositiveInt
@@ -233,16 +270,18 @@ class Speed(OfPairs):
     @property
     def files(self) -> list[Path]:
         """Those of pairs and prompts, the log and the costs."""
-        costs, logs = [self.costs] if self.costs else [], [self.logs] if self.logs else []
-        return [*super().files, *map(costs_file, costs), *(Path(path).expanduser() for path in logs)]
+        costs = [costs_file(self.costs)] if self.costs else []
+        return [*super().files, *costs, *([Path(self.logs).expanduser()] if self.logs else [])]
 
     @model_validator(mode="after")
     def consistent(self) -> Self:
-        """A number of calls for each batch size, and costs for answers from elsewhere."""
+        """A number of calls for each batch size, and one source of answers."""
         if len(self.raced) != len(self.batches):
             raise ValueError(f"raced is {self.raced}; give one number of calls for each of batches {self.batches}")
         if self.endpoint and not self.served:
             raise ValueError("served is empty; give the name under which the endpoint serves the model")
+        if self.endpoint and self.logs:
+            raise ValueError("both logs and an endpoint are set; set one of the two")
         if (self.endpoint or self.logs) and not self.costs:
             raise ValueError("costs is empty, and answers from elsewhere cannot be timed here; give a file that "
                              "lib/engines/measure_served.py writes, or a name in data/costs")
@@ -252,7 +291,7 @@ class Speed(OfPairs):
 class Report(Settings):
     """Notebook 06. reads: the folder of a finished run, "" for the committed one."""
 
-    reads: Existing
+    reads: Folder
 
 
 NOTEBOOKS: dict[str, type[Settings]] = {

@@ -4,7 +4,6 @@ The first backend is this project's loop in the number format of the pairs, the 
 at a temperature, other number formats, and serving engines.
 """
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -43,14 +42,11 @@ def measure(store: Store, settings: Speed) -> None:
     """Writes the tables prompts, texts, rounds, costs, predictions, timed, answers, settings and quality, row by row, and
     recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
     """
-    mark = f"{store.mark} {settings.added}"
-    if len(store.open("answers").frame()) and answer.mark_of(store.folder) == mark:
-        return
     if settings.logs or settings.endpoint:
         bench, recorded, ways = served.measure(store, settings)
         for elsewhere in predict_elsewhere(bench, settings, recorded, ways):
             write_settings(elsewhere)
-        save(bench, mark, f"the machine of {Path(settings.costs).stem}")
+        save(bench, f"the machine of {Path(settings.costs).stem}")
         return
     pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
     bench = of_pairs(store, settings, pairs)
@@ -75,7 +71,7 @@ def measure(store: Store, settings: Speed) -> None:
         schedule.measure(bench, pairs[0].tokenizer, [length for length in settings.lengths if length < 0.9 * room],
                          partial(measure_ways, ways=judged, most_nodes=settings.most_nodes, most_raced=len(judged)))
     machine = processor.machine(pairs[0].target.device.type)
-    save(bench, mark, f"{machine['processor']}, {machine['threads']} threads")
+    save(bench, f"{machine['processor']}, {machine['threads']} threads")
 
 
 # -------------------------------------------------------------------------------------------------------- this loop
@@ -154,7 +150,6 @@ def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Re
         answer.measure(replace(beside, writer=bench.backend), recorded, ways, rows, settings.most_raced)
     for model in {*pair.models} - {*bench.backend.pair.models}:
         release(model)
-    gc.collect()
 
 
 def measure_engine(bench: Bench, settings: Speed, spec: str) -> None:
@@ -210,8 +205,7 @@ def write_settings(bench: Bench) -> None:
                                           in registry.lines(bench.backend.pair, drafter, int(tokens[batch]), lengths)])
 
 
-def save(bench: Bench, mark: str, machine: str) -> None:
-    """Writes recommendation.json; mark: of everything that was measured for it."""
-    facts = dict(mark=mark, target=bench.target, new_tokens=bench.new_tokens, machine=machine,
-                 choosing=len(bench.rows(CHOOSING)), judging=len(bench.rows(JUDGING)))
-    answer.save(bench.store.folder, bench.store.open("answers").frame(), bench.store.open("settings").frame(), facts)
+def save(bench: Bench, machine: str) -> None:
+    """Writes recommendation.json."""
+    answer.save(bench.store, dict(target=bench.target, new_tokens=bench.new_tokens, machine=machine,
+                                  choosing=len(bench.rows(CHOOSING)), judging=len(bench.rows(JUDGING))))

@@ -44,9 +44,6 @@ def test_a_row_that_is_no_cost_is_named(line, message, tmp_path):
 
 
 def test_files_that_are_none_are_named(tmp_path):
-    (tmp_path / "shape.csv").write_text("backend,batch,method,shape,nodes,ms\na,1,plain,,0,5\na,1,model,chains,4,5\n")
-    with pytest.raises(ValueError, match="line 3: shape is 'chains'; give the name of a draft tree"):
-        read(tmp_path / "shape.csv")
     (tmp_path / "one.csv").write_text(HEAD + "a,1,plain,0,5\na,1,model,4,5\n")
     with pytest.raises(ValueError, match=r"one shape of the drafting of model \(a, batch 1\); give two"):
         read(tmp_path / "one.csv")

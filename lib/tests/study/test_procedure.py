@@ -70,10 +70,11 @@ def test_an_engine_that_dies_leaves_its_rows(pair, tmp_path):
 
 def test_the_file_of_a_recommendation_has_each_role_and_at_most_twelve_lines(pair, tmp_path):
     bench = bench_of(pair, StandIn(), tmp_path, {1: 8})
-    settings = pd.DataFrame([dict(backend="stand-in", batch=1, engine="vllm", draft="the chain", setting="--k 4")])
-    answer.save(tmp_path, measured(bench, pair), settings, dict(target="t", machine="m"))
-    (saved,) = json.loads((tmp_path / answer.FILE).read_text())["backends"]
-    assert {RECOMMENDED, CHAIN, "engines"} <= set(saved["by_batch"][0])
+    bench.store.open("settings").append(backend="stand-in", batch=1, engine="vllm", draft="the chain", setting="--k 4")
+    answers = measured(bench, pair)
+    answer.save(bench.store, dict(target="t", machine="m"))
+    saved = json.loads((tmp_path / answer.FILE).read_text())
+    assert [row["role"] for row in saved["answers"]] == answers["role"].tolist()
     lines = answer.text(tmp_path).splitlines()
     assert len(lines) <= 12 and any("--k 4" in line for line in lines)
 

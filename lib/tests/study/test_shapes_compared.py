@@ -101,21 +101,21 @@ def test_who_competes(capsys):
     assert "model is left out: prompt and new tokens need 300 positions" in capsys.readouterr().out
 
 
-def test_a_trace_serves_all_that_need_no_longer_text(tmp_path, monkeypatch):
+def test_a_trace_serves_all_that_need_its_text(tmp_path, monkeypatch):
     """A second notebook takes the first one's text where weights, prompts and drafters are equal."""
     drafters = {"model": make("model", PAIR)}
     first = record(bench_of(tmp_path), drafters)
     monkeypatch.setattr(recording, "record_batch", lambda *batch: pytest.fail("recorded again"))
-    shorter = replace(bench_of(tmp_path, longest=3), store=Store(tmp_path, "05", "other"))
-    second = record(shorter, drafters)
+    same = replace(bench_of(tmp_path), store=Store(tmp_path, "05", "other"))
+    second = record(same, drafters)
     assert np.array_equal(first.trace.ranks["model"], second.trace.ranks["model"])
     assert first.trace.labels == second.trace.labels and len([*(tmp_path / "traces").iterdir()]) == 1
-    for other in (bench_of(tmp_path, longest=9), replace(shorter, new_tokens=25), bench_of(tmp_path, temperature=1.0),
-                  replace(shorter, prompts=PROMPTS.select(range(5))),
+    for other in (bench_of(tmp_path, longest=9), replace(same, new_tokens=25), bench_of(tmp_path, temperature=1.0),
+                  replace(same, prompts=PROMPTS.select(range(5))),
                   bench_of(tmp_path, replace(PAIR, target=small_models.llama(1)))):
         with pytest.raises(pytest.fail.Exception, match="recorded again"):
             record(other, drafters)
-    assert traces_folder(shorter, {}, temperature=0.0) != traces_folder(shorter, drafters, temperature=0.0)
+    assert traces_folder(same, {}, {}) != traces_folder(same, drafters, {})
 
 
 def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_there():
