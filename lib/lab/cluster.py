@@ -21,10 +21,6 @@ ADDRESS = "DRAFT_TREES_CLUSTER"  # in the environment: the scheduler's, while a 
 SECONDS = 30  # to find a scheduler
 
 
-class ClusterError(UsageError):
-    """The cluster cannot do the work; says which worker, the reason and the remedy."""
-
-
 def seeded(*words: object) -> torch.Generator:
     """A generator for one piece of work, a function of these plain values."""
     digest = hashlib.sha256(repr(words).encode()).digest()
@@ -33,7 +29,7 @@ def seeded(*words: object) -> torch.Generator:
 
 def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
     """function(piece, *shared) for each piece, in their order: one after another here, or on the run's workers, which
-    get copies of the arguments. An error of a piece is raised here; ClusterError where workers died of it.
+    get copies of the arguments. An error of a piece is raised here; UsageError where workers died of it.
     """
     if ADDRESS not in os.environ:
         yield from (function(piece, *shared) for piece in pieces)
@@ -46,15 +42,18 @@ def spread(function: Callable, pieces: Iterable, *shared) -> Iterator:
     try:
         yield from (future.result() for future in futures)
     except KilledWorker as error:
-        raise ClusterError(f"workers died over one piece of work, the last at {error.last_worker.address}: the memory "
-                           "may be too small for the models; take fewer workers") from None
+        raise UsageError(f"workers died over one piece of work, the last at {error.last_worker.address}: the memory "
+                         "may be too small for the models; take fewer workers") from None
     finally:
         client.cancel(futures)
 
 
 def _work(piece, function: Callable, shared: tuple, expected: Mapping[str, str], threads: int):
-    """A piece on a worker, with as many threads as the driver has, since sums may depend on their number."""
-    check("a worker that joined", identity(), expected)
+    """A piece on a worker, with as many threads as the driver has, since sums may depend on their number. UsageError on
+    a worker that is not like the driver.
+    """
+    if differing := [name for name, value in identity().items() if value != expected[name]]:
+        raise UsageError(f"a worker has other {', '.join(differing)}; bring it to this commit, models and packages")
     torch.set_num_threads(threads)
     return function(piece, *shared)
 
@@ -65,12 +64,6 @@ def identity() -> dict[str, str]:
     data = {name: provenance.file_digest(provenance.HOME / "data" / name) for name in ("models", "prompts")}
     return {"commit": provenance.commit()["commit"], "code": provenance.file_digest(provenance.LIB), **data,
             "processor": processor.kind(), **provenance.versions()}
-
-
-def check(worker: str, actual: Mapping[str, str], expected: Mapping[str, str]) -> None:
-    """ClusterError that names where a worker's identity differs."""
-    if differing := [name for name in expected if actual.get(name) != expected[name]]:
-        raise ClusterError(f"{worker} has other {', '.join(differing)}; bring it to this commit, models and packages")
 
 
 @contextmanager
@@ -90,26 +83,20 @@ def workers(count: int, say: Callable[[str], None]) -> Iterator[str]:
 @contextmanager
 def used(address: str | None, count: int | None = None, say: Callable[[str], None] = print) -> Iterator[None]:
     """Within the context, work is spread over a cluster, or over so many processes on this machine, also by processes
-    that are started in it. ClusterError before anything runs, where the cluster is not allowed.
+    that are started in it. UsageError where there is no cluster.
     """
     if find_spec("distributed") is None:
-        raise ClusterError("the package distributed, which spreads work, is not installed; install the one that "
-                           "requirements.txt names after `cluster:`")
+        raise UsageError("the package distributed, which spreads work, is not installed; install the one that "
+                         "requirements.txt names after `cluster:`")
     from distributed import Client
 
     with ExitStack() as stack:
         address = address or stack.enter_context(workers(count, say))
         try:
-            client = Client(address, timeout=SECONDS, set_as_default=False)
+            Client(address, timeout=SECONDS, set_as_default=False).close()
         except (OSError, ValueError) as error:
-            raise ClusterError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
-                               "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
-        with client:
-            for worker, actual in client.run(identity).items():
-                check(f"worker {worker}", actual, identity())
-            if {*client.nthreads().values()} != {1}:
-                raise ClusterError(f"the cluster at {address} must have workers of one thread each: dask worker "
-                                   f"{address} --nthreads 1")
+            raise UsageError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
+                             "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
         os.environ[ADDRESS] = address
         stack.callback(os.environ.pop, ADDRESS)
         yield

@@ -16,13 +16,6 @@ def required(text: str, mark: str = "") -> list[tuple[str, str]]:
     return re.findall(rf"^{prefix}([\w-]+)==(\S+)", text, re.MULTILINE)
 
 
-def lacks(requirements: list[tuple[str, str]]) -> list[str]:
-    """Packages that are missing or of another version; a local build (2.13.0+cpu) counts as its version."""
-    present = [(name, version, installed(name)) for name, version in requirements]
-    return [f"{name} is {there}, not {version}" if there else f"{name} is not installed"
-            for name, version, there in present if not there or version not in (there, there.split("+")[0])]
-
-
 def installed(name: str) -> str | None:
     """The installed version of a package; None where it is not installed."""
     try:
@@ -31,16 +24,20 @@ def installed(name: str) -> str | None:
         return None
 
 
+def missing(requirements: list[tuple[str, str]]) -> list[str]:
+    """Those that are missing or of another version; a local build (2.13.0+cpu) counts as its version."""
+    return [f"{name}=={version}" for name, version in requirements
+            if (installed(name) or "").partition("+")[0] != version]
+
+
 def main() -> None:
-    """Exits with 1 and names what is missing; with further arguments, marks of optional packages, prints those that are
-    missing as name==version.
-    """
-    text = Path(sys.argv[1]).read_text(encoding="utf-8")
-    if sys.argv[2:]:
-        packages = [package for mark in sys.argv[2:] for package in required(text, mark)]
-        print(*("==".join(package) for package in packages if lacks([package])), end="")
-    elif missing := lacks(required(text)):
-        sys.exit("; ".join(missing))
+    """Exits with 1 and names what is missing, as name==version; with marks of optional packages, prints those alone."""
+    path, *marks = sys.argv[1:]
+    text = Path(path).read_text(encoding="utf-8")
+    if marks:
+        print(*missing([package for mark in marks for package in required(text, mark)]), end="")
+    elif packages := missing(required(text)):
+        sys.exit(" ".join(packages))
 
 
 if __name__ == "__main__":

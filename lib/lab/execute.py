@@ -4,7 +4,6 @@ import base64
 import hashlib
 import logging
 import os
-import re
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -21,19 +20,14 @@ from lib.lab.theme import with_palette
 PNG, MARKDOWN = "image/png", "text/markdown"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "page.js"))
-PLAIN_CODE = re.compile(r'<span class="(?:n|p|o|w|ow|nf|nn|nc|bp|kc|kd|mi|mf|si|se)">([^<]*)</span>')  # has no style
 
 
-class StageFailed(RuntimeError):
-    """A notebook stopped with an error; what was measured before it is kept."""
-
-
-def run(notebook: Path, final: Path, values: Mapping[str, object]) -> None:
-    """Runs a notebook in its folder; its executed copy `final` is written when it has finished. StageFailed with the
-    cell's error. Any other exception (Ctrl-C) ends the kernel and is raised again.
+def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
+    """Runs a notebook where it stands; its executed copy is written into the folder when it has finished. RuntimeError
+    with the cell's error. Any other exception (Ctrl-C) ends the kernel and is raised again.
     """
-    unfinished = final.with_name(f"unfinished_{final.name}")
-    final.parent.mkdir(parents=True, exist_ok=True)
+    final, unfinished = folder / notebook.name, folder / f"unfinished_{notebook.name}"
+    folder.mkdir(parents=True, exist_ok=True)
     final.unlink(missing_ok=True)
     others = set(psutil.Process().children(recursive=True))  # workers, which end by themselves
     with ThreadPoolExecutor(1) as pool:  # outside the main thread, where nbclient would take over Ctrl-C
@@ -52,12 +46,12 @@ def run(notebook: Path, final: Path, values: Mapping[str, object]) -> None:
 
 
 def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object]) -> None:
-    """Executes a notebook. StageFailed says where and with which error it stopped."""
+    """Executes a notebook. RuntimeError says in which cell and with which error it stopped."""
     import papermill
     from nbclient.exceptions import DeadKernelError
-    from papermill.exceptions import PapermillExecutionError, strip_color
+    from papermill.exceptions import PapermillExecutionError
 
-    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the error is shown once, by the runner
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the error is shown once, by the command
     try:
         papermill.execute_notebook(
             notebook, unfinished, parameters=dict(values), cwd=notebook.parent, kernel_name="python3",
@@ -66,15 +60,11 @@ def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object]) -
             extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"], stdout_file=sys.stdout,
             request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
     except PapermillExecutionError as error:
-        # The cell's own line is the first that is marked in the last of the chained tracebacks.
-        last = re.split(r"^(?:The above|During handling).*exception.*:$", strip_color("\n".join(error.traceback)),
-                        flags=re.MULTILINE)[-1]
-        line = next((f"\n  at {text.strip()}" for text in last.splitlines() if "-> " in text), "")
-        raise StageFailed(f"{notebook.stem} stopped in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}"
-                          f"{line}\n  the notebook up to there: {unfinished}") from None
+        raise RuntimeError(f"{notebook.stem} stopped in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}"
+                           f"\n  the notebook up to there: {unfinished}") from None
     except DeadKernelError:
-        raise StageFailed(f"{notebook.stem} stopped because its process ended, as it does when memory runs out; close "
-                          "other programs, or lower the notebook's parameters with --set") from None
+        raise RuntimeError(f"{notebook.stem} stopped because its process ended, as it does when memory runs out; close "
+                           "other programs, or lower the notebook's parameters with --set") from None
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
@@ -123,4 +113,4 @@ def pages(executed: Path, target: Path) -> None:
         body, _ = exporter.from_notebook_node(notebook, {
             "metadata": {"name": titles[name]}, "links": links, "script": script,
             "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()})
-        atomic_file.replace(path, PLAIN_CODE.sub(r"\1", body).encode())
+        atomic_file.replace(path, body.encode())

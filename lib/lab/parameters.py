@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
 from click import UsageError
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 Value = bool | int | float | str | list
 
@@ -25,11 +25,8 @@ def split(value: object) -> object:
 
 
 def distinct(members: list) -> list:
-    """The members. ValueError where one is repeated."""
-    for member in members:
-        if members.count(member) > 1:
-            raise ValueError(f"{member!r} is named twice; name each once")
-    return members
+    """The members, each once."""
+    return list(dict.fromkeys(members))
 
 
 Member = TypeVar("Member")
@@ -47,41 +44,28 @@ class Parameters(BaseModel):
     def of(cls, values: Mapping[str, object]) -> Self:
         """Those of a mapping such as a notebook's globals. ValueError with a line for each fault."""
         try:
-            return cls.model_validate(dict(values))
+            return cls.model_validate(values)
         except ValidationError as error:
             raise ValueError("\n".join(map(sentence, error.errors()))) from None
 
 
 def sentence(fault: Mapping) -> str:
     """One of pydantic's errors: the parameter, its value and what to give."""
-    name = str(fault["loc"][0]) if fault["loc"] else ""
-    if fault["type"] == "missing":
-        return f"{name} is missing; set it in the notebook's `parameters` cell"
-    if fault["type"] == "value_error":
-        return f"{name}: {fault['ctx']['error']}" if name else str(fault["ctx"]["error"])
-    return f"{name} is {fault['input']!r}; {fault['msg'][0].lower()}{fault['msg'][1:]}"
+    name, text = "".join(map(str, fault["loc"][:1])), fault["msg"].removeprefix("Value error, ")
+    if fault["type"] in ("missing", "value_error"):
+        return f"{name}: {text}" if name else text
+    return f"{name} is {fault['input']!r}: {text}".strip()
 
 
 def defaults_of(notebook: Path) -> dict[str, Value]:
     """By name the defaults of a notebook. UsageError for one that is no constant and no list of constants."""
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-    defaults = {}
-    for statement in (line for cell in tagged for line in ast.parse("".join(cell["source"])).body):
-        try:
-            (target,) = statement.targets
-            defaults[target.id] = ast.literal_eval(statement.value)
-        except (AttributeError, ValueError):
-            raise UsageError(f"{notebook.name}: its parameters cell must hold constants and flat lists alone, not "
-                             f"'{ast.unparse(statement)}'") from None
-    return defaults
-
-
-def class_of(defaults: Mapping[str, Value]) -> type[Parameters]:
-    """The class of a notebook that has none of its own: each parameter has the type of its default."""
-    kinds = {name: Listed[type(value[0]) if value else object] if isinstance(value, list) else type(value)
-             for name, value in defaults.items()}
-    return create_model("OfDefaults", __base__=Parameters, **{name: (kind, ...) for name, kind in kinds.items()})
+    sources = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    try:
+        return {statement.targets[0].id: ast.literal_eval(statement.value)
+                for statement in ast.parse("\n".join(sources)).body}
+    except (AttributeError, ValueError) as error:
+        raise UsageError(f"{notebook.name}: its parameters cell must hold constants and lists alone: {error}") from None
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -11,17 +11,17 @@ import lzma
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TextIO
 
 import nbformat
 from click import UsageError
 
 from lib.lab import atomic_file, execute, provenance
 from lib.lab.parameters import defaults_of
-from lib.lab.plan import REPORT, RUN_DIR, RunPlan, notebooks_of
+from lib.lab.plan import REPORT, RUN_DIR, RunPlan
 
 FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings -->"  # the lines around them in README.md
 LARGE = 100_000  # bytes, from which a committed table is compressed
@@ -29,50 +29,42 @@ Say = Callable[[str], None]
 
 
 def carry_out(plan: RunPlan, say: Say) -> Path | None:
-    """Runs the notebooks of a plan; returns the report's path, None without a report. UsageError before anything has
-    run; StageFailed where a notebook stops.
-    """
-    with locked(plan.folder):
-        record = load(plan.folder) | facts(plan)
-        record["parameters"] |= {stage.name: stage.parameters for stage in plan.stages}
+    """Runs the notebooks of a plan; returns the report's path, None without a report. RuntimeError where one stops."""
+    with lock(plan.folder):
+        is_new = not (plan.folder / "run.json").exists()
+        record = {"started": now(), "stages": {}, "parameters": {}} if is_new else provenance.read(plan.folder)
+        record |= facts(plan)
+        record["parameters"] |= plan.stages
         say(f"profile {plan.profile_name}: {plan.profile.about}\nrun {plan.name}, in "
-            f"{plan.folder.relative_to(plan.home)}: {', '.join(stage.name for stage in plan.stages)}; rows that are "
-            "measured already are kept")
-        for number, stage in enumerate(plan.stages, 1):
-            head, estimate = f"[{number}/{len(plan.stages)}] {stage.name}", plan.profile.seconds.get(stage.name)
-            say(f"{head} ... started {time.strftime('%H:%M:%S')}{f', about {spoken(estimate)}' if estimate else ''}")
-            record["stages"].pop(stage.name, None)
+            f"{plan.folder.relative_to(plan.home)}: {', '.join(plan.stages)}; rows that are measured already are kept")
+        for number, (name, values) in enumerate(plan.stages.items(), 1):
+            head, estimate = f"[{number}/{len(plan.stages)}] {name}", plan.profile.seconds.get(name)
+            about = f", about {timedelta(seconds=estimate)}" if estimate else ""
+            say(f"{head} ... started {time.strftime('%H:%M:%S')}{about}")
+            record["stages"].pop(name, None)
             save(plan.folder, record)
-            notebook, start = plan.home / "notebooks" / f"{stage.name}.ipynb", time.monotonic()
-            execute.run(notebook, plan.folder / "executed" / notebook.name, stage.values)
-            seconds = time.monotonic() - start
-            record["stages"][stage.name] = {"commit": record["commit"], "machine": record["machine"],
-                                            "seconds": round(seconds, 1), "finished": now()}
+            start = time.monotonic()
+            execute.run(plan.home / "notebooks" / f"{name}.ipynb", plan.folder / "executed", values)
+            seconds = round(time.monotonic() - start, 1)
+            record["stages"][name] = {"commit": record["commit"], "machine": record["machine"], "seconds": seconds,
+                                      "finished": now()}
             save(plan.folder, record)
-            say(f"{head} done in {spoken(seconds)}")
+            say(f"{head} done in {timedelta(seconds=round(seconds))}")
         return shown(plan.home, plan.folder, plan.reference, say) if REPORT in record["stages"] else None
 
 
 def render(home: Path, folder: Path, say: Say, reference: bool = False) -> Path:
-    """Executes the notebooks that a run has finished, and the report, on the run's tables without models; writes their
-    copies and pages, and into run.json by which commit. Returns the report's path. UsageError for a folder without run.
+    """Executes the notebooks that a run has finished, and the report, on the run's tables; returns the report's path.
+    `provenance.RENDER` is set, so that they measure nothing. UsageError for a folder without run.
     """
-    if not (folder / "run.json").exists():
-        raise UsageError(f"{folder} holds no run (no run.json); name the folder of a run, such as data/runs/cpu")
-    with locked(folder):
-        record = load(folder)
-        names = [name for name in notebooks_of(home) if name in record["stages"] or name == REPORT]
-        os.environ[provenance.RENDER] = "1"  # in which notebooks measure nothing
-        try:
-            for name in names:
-                notebook = home / "notebooks" / f"{name}.ipynb"
-                values = record["parameters"].get(name, {}) | {RUN_DIR: os.path.relpath(folder, notebook.parent)}
-                execute.run(notebook, folder / "executed" / notebook.name,
-                            {key: values[key] for key in values.keys() & defaults_of(notebook).keys()})
-                say(f"rendered {name}")
-        finally:
-            del os.environ[provenance.RENDER]
-        save(folder, record | {"rendered": provenance.commit() | {"finished": now(), "notebooks": names}})
+    record = provenance.read(folder)
+    with lock(folder):
+        for name in sorted({*record["stages"], REPORT}):
+            notebook = home / "notebooks" / f"{name}.ipynb"
+            values = record["parameters"].get(name, {}) | {RUN_DIR: os.path.relpath(folder, notebook.parent)}
+            known = values.keys() & defaults_of(notebook).keys()  # the run may have been made by an older version
+            execute.run(notebook, folder / "executed", {key: values[key] for key in known})
+            say(f"rendered {name}")
         return shown(home, folder, reference, say)
 
 
@@ -84,31 +76,15 @@ def shown(home: Path, folder: Path, reference: bool, say: Say) -> Path:
     return folder / "report.html"
 
 
-def spoken(seconds: float) -> str:
-    """A duration as hours:minutes:seconds, without hours where there are none."""
-    return str(timedelta(seconds=round(seconds))).removeprefix("0:")
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Reserves a run's folder for this process, until the process ends. UsageError where another process has it."""
+def lock(folder: Path) -> TextIO:
+    """Reserves a run's folder for this process until the file is closed. UsageError where another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"run {folder.name} is being made right now; wait for it, or take --run OTHER") from None
-        yield
-
-
-def load(folder: Path) -> dict:
-    """The record of a run, an empty one for a new run. UsageError where run.json cannot be read."""
-    if not (folder / "run.json").exists():
-        return {"started": now(), "stages": {}, "parameters": {}}
+    file = open(folder / ".lock", "w")
     try:
-        return provenance.read(folder)
-    except ValueError as error:
-        raise UsageError(f"{error}; delete the file to make the run {folder.name} anew, or take --run OTHER") from None
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(f"run {folder.name} is being made right now; wait for it, or take --run OTHER") from None
+    return file
 
 
 def save(folder: Path, record: Mapping) -> None:
@@ -118,7 +94,7 @@ def save(folder: Path, record: Mapping) -> None:
 
 def facts(plan: RunPlan) -> dict[str, object]:
     """What makes a run, as the record has it."""
-    devices = {stage.parameters.get("device", "cpu") for stage in plan.stages} - {"cpu"}
+    devices = {values.get("device", "cpu") for values in plan.stages.values()} - {"cpu"}
     return {
         "run": plan.name, "profile": plan.profile_name, **provenance.commit(), "versions": provenance.versions(),
         "machine": provenance.machine(min(devices, default="cpu")),
@@ -133,8 +109,7 @@ def now() -> str:
 
 def make_reference(home: Path, folder: Path, say: Say) -> None:
     """Makes a run the committed one: its tables, record, figures, executed notebooks, report, and README's findings."""
-    readme, results = home / "README.md", home / "data" / "results" / "reference"
-    executed = home / "notebooks" / "executed"
+    readme, results, executed = (home / path for path in ("README.md", "data/results/reference", "notebooks/executed"))
     report = nbformat.read(folder / "executed" / f"{REPORT}.ipynb", as_version=4)
     text = with_findings(readme.read_text(encoding="utf-8"), report)
     sources = "\n".join(cell.source for cell in report.cells)

@@ -8,6 +8,7 @@ writer that is stopped leaves all rows that it added, and at most a cut line, wh
 
 import io
 import lzma
+import os
 import re
 from collections.abc import Iterable, KeysView, Mapping, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,10 @@ class Table:
                 raise ValueError(f"table {self.schema.name} would have two rows of {dict(zip(self.schema.key, key))}; "
                                  "leave out rows whose key is among keys()")
             added[key] = *(row[name] for name in self.schema.kinds), self.fingerprint
-        atomic_file.append(self.path, _lines(self.schema.frame(list(added.values())), header=False))
+        with open(self.path, "ab") as file:
+            file.write(_lines(self.schema.frame(list(added.values())), header=False))
+            file.flush()
+            os.fsync(file.fileno())
         self._rows |= added
 
     def add(self, rows: Iterable[Mapping] | pd.DataFrame) -> None:

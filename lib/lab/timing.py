@@ -47,9 +47,9 @@ def interleaved(alternatives: dict[str, Call], *, repeats: int, seconds: float, 
                 before: Callable[[str], object] = lambda name: None) -> dict[str, Timing]:
     """Times alternatives in rounds of shuffled order, so that drift of the machine affects all alike.
 
-    Each is first called once, until these calls have taken `seconds`. Then all share `seconds` again, in evenly spread
-    rounds. Where LEAST_REPEATS calls of each do not fit, the slowest are skipped with the reason, as are those whose
-    first call fails. `before` is called with the name before each call and is not timed: it may flush the caches.
+    Each is first called once; then all share `seconds` in evenly spread rounds. Where LEAST_REPEATS calls of each do
+    not fit, the slowest are skipped with the reason, as are those whose first call fails. `before` is called with the
+    name before each call and is not timed: it may flush the caches.
     """
     def timed(name: str) -> float:
         before(name)
@@ -57,10 +57,6 @@ def interleaved(alternatives: dict[str, Call], *, repeats: int, seconds: float, 
 
     once, times = {}, {}
     for name in alternatives:
-        if sum(once.values()) > seconds:
-            times[name] = Timing(
-                skipped=f"time: not tried, one call of each of those before it took more than {seconds:g} s")
-            continue
         try:
             once[name] = timed(name)
         except Exception as error:  # compilers, libraries and devices without memory raise errors of many kinds

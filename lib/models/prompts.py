@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lib.lab import json_text
 from lib.lab.units import TURN, unit
 from lib.models import dialogue
 
@@ -145,9 +144,9 @@ def _of_folder(folder: Path, most_characters: int | None) -> list[PromptRow]:
 def _of_line(line: bytes, where: str, number: int) -> list[PromptRow]:
     """The prompts of a line: one, or of a conversation one for each turn of the user."""
     try:
-        row = json_text.loads(line.decode("utf-8-sig"))
+        row = json.loads(line.decode("utf-8-sig"))
         json.dumps(row, ensure_ascii=False).encode()  # an error where an escape is half of a character
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where} is no JSON in UTF-8 ({error}); write one object per line") from None
     form = next((field for field in FORMS if field in row), None) if isinstance(row, dict) else None
     if form is None:

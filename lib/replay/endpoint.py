@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 
-from lib.lab import atomic_file, json_text, provenance
+from lib.lab import atomic_file, provenance
 
 KEY = "OPENAI_API_KEY"  # in the environment; servers that need none get a stand-in
 AT_ONCE, RETRIES, SECONDS = 8, 6, 600.0  # requests; of one that was refused for now; for an answer
@@ -38,7 +38,7 @@ def collect(url: str, requests: Mapping[str, Mapping[str, object]], kinds: Mappi
     folder.mkdir(parents=True, exist_ok=True)
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         with suppress(ValueError, KeyError, TypeError):  # a line that a stop cut off is removed
-            answered[json_text.loads(line)["id"]] = line
+            answered[json.loads(line)["id"]] = line
     atomic_file.replace(path, b"".join(answered.values()))
     print(f"{len(answered)} of {len(requests)} answers are there; asking {url} for the others")
     with open(path, "ab", buffering=0) as file, ThreadPoolExecutor(AT_ONCE) as pool:

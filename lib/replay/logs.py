@@ -11,8 +11,9 @@ An answer is exact where its token ids are logged (`token_ids` and `prompt_token
 asks for them by `return_token_ids`). Elsewhere its text is tokenised, which need not give the tokens that were written.
 """
 
+import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lib.lab import json_text, units
+from lib.lab import units
 from lib.models import dialogue
 from lib.replay.recording import Texts
 
@@ -57,15 +58,15 @@ def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inpu
     """
     requests, rows, refused, temperatures = {}, [], {}, set()
     usual_ends = [dialogue.end_of_turn(tokenizer), *([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)]
-    for where, text in json_text.lines(inputs) if inputs else ():
+    for where, text in _lines(inputs) if inputs else ():
         try:
-            row = json_text.loads(text)
+            row = json.loads(text)
             requests[str(row["custom_id"])] = row["body"]
         except ODD as error:
             raise ValueError(f"{inputs}: {where} is no request ({error}); give the batch's own input file") from None
-    for where, text in json_text.lines(path):
+    for where, text in _lines(path):
         try:
-            row = json_text.loads(text)
+            row = json.loads(text)
             name = str(row.get("custom_id", row.get("id", where.rpartition(" ")[2])))
             request, response = _bodies(row, requests, name)
             temperature = request.get("temperature", response.get("temperature"))
@@ -84,6 +85,14 @@ def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inpu
     count = Counter(names)
     names = [f"{name} ({where})" if count[name] > 1 else name for name, where in zip(names, places)]
     return LoggedTexts(_named_by_turn(names, dialogues), kinds, *texts, known_by, tuple(sorted(temperatures)), refused)
+
+
+def _lines(path: str | Path) -> Iterator[tuple[str, str]]:
+    """The places and texts of a file's lines that are not blank."""
+    path = Path(path).expanduser()
+    for number, line in enumerate(path.read_bytes().decode("utf-8-sig", errors="replace").split("\n"), 1):
+        if line.strip():
+            yield f"{path.name}, line {number}", line
 
 
 def _bodies(row: Mapping, requests: Mapping[str, Mapping], name: str) -> tuple[Mapping, Mapping]:

@@ -7,6 +7,7 @@ the same class in the cell that measures: `chapter.measure("lib.study.speed", Sp
 
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -14,7 +15,6 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from lib.drafters import registry as drafters
-from lib.lab import json_text
 from lib.lab.parameters import Distinct, Listed, Parameters, Some, nearest
 from lib.lab.provenance import HOME
 from lib.models import prompts, registry
@@ -26,48 +26,23 @@ NUMBER_FORMATS = ("auto", "float32", "float64", "bfloat16", "float16", "int8", "
 COSTS = HOME / "data" / "costs"
 
 
-def read_by(read: Callable[[str], object]) -> AfterValidator:
-    """A check of a parameter's text by a function that reads it, whose errors become the parameter's."""
-    def check(text: str) -> str:
+def text(read: Callable[[str], object]) -> type:
+    """The type of a text that a function can read, whose errors become the parameter's."""
+    def check(value: str) -> str:
         try:
-            read(text)
-        except (LookupError, OSError) as error:
+            read(value)
+        except OSError as error:
             raise ValueError(str(error)) from error
-        return text
+        return value
 
-    return AfterValidator(check)
+    return Annotated[str, AfterValidator(check)]
 
 
 def read_tree(name: str) -> None:
     """The name of a tree or growth rule with its budget."""
-    family = name.partition("@")[0]
-    if family.isdecimal():
-        raise ValueError(f"{family} stands where a name belongs; put a semicolon after each name if names hold commas, "
-                         "as in 'chain;expansion:2,2,1;'")
     if max(map(int, re.findall(r"\d+", name)), default=0) > MOST_NODES:
         raise ValueError(f"{name!r} is too large; a draft tree has at most {MOST_NODES} nodes")
     named(name, acceptance=[0.5])
-
-
-def read_format(name: str) -> None:
-    """A number format, or two as TARGET|DRAFTER."""
-    if not {*name.split("|", 1)} <= {*NUMBER_FORMATS}:
-        raise ValueError(f"{name!r} is no number format; give one of {', '.join(NUMBER_FORMATS)}, or two as "
-                         "TARGET|DRAFTER")
-
-
-def read_prompts(path: str) -> None:
-    """A file or folder of prompts; "" is the file that suits the target."""
-    if path:
-        prompts.rows(prompts.file_of(path, has_template=True))
-
-
-def read_log(path: str) -> None:
-    """A log whose first line can be read; "" is none."""
-    if path:
-        _, text = next(json_text.lines(path), ("", ""))
-        if not text.strip().startswith("{"):
-            raise ValueError(f"{path} begins with no object of JSON; give a log of JSON Lines")
 
 
 def costs_file(name: str | Path) -> Path:
@@ -79,27 +54,20 @@ def costs_file(name: str | Path) -> Path:
     return path
 
 
-def read_folder(path: str) -> None:
-    """A folder that exists; "" is none."""
-    if path and not Path(path).expanduser().is_dir():
-        raise ValueError(f"there is no folder {path}; make it first")
-
-
-def read_engine(spec: str) -> None:
-    """A serving engine that is installed."""
-    from lib.engines.registry import parse  # brings torch
-
-    parse(spec).engine.environment.python  # noqa: B018 - refuses
-
-
 Nodes = Annotated[int, Field(ge=1, le=MOST_NODES)]
 Probability = Annotated[float, Field(ge=0, le=1)]
-TreeName = Annotated[str, read_by(read_tree)]
-Family = Annotated[str, read_by(lambda name: read_tree(f"{name}@1"))]
-DrafterSpec = Annotated[str, read_by(drafters.parse)]
-NumberFormat = Annotated[str, read_by(read_format)]
+NumberFormat = Annotated[str, Field(pattern=r"^({0})(\|({0}))?$".format("|".join(NUMBER_FORMATS)))]  # TARGET|DRAFTER
 Device = Literal["cpu", "cuda", "mps"]
-Folder = Annotated[str, read_by(read_folder)]
+TreeName = text(read_tree)
+Family = text(lambda name: read_tree(f"{name}@1"))
+FamilyOrFrequent = text(lambda name: name == FREQUENT or read_tree(f"{name}@1"))
+Pair = text(registry.sources)
+DrafterSpec = text(drafters.parse)
+EngineDrafter = text(lambda name: name in drafters.DRAFTERS or registry.source(name))
+Engine = text(lambda spec: import_module("lib.engines.registry").parse(spec).engine.environment.python)  # brings torch
+Prompts = text(lambda path: path and prompts.rows(prompts.file_of(path, has_template=True)))  # "": as suits the target
+Costs = text(lambda name: name and costs_file(name))  # "": none
+Existing = text(lambda path: Path(path).expanduser().stat())  # a file or folder; "": none
 
 
 class Settings(Parameters):
@@ -132,13 +100,6 @@ class Shapes(Settings):
     near: Probability
     interactive: bool
 
-    @model_validator(mode="after")
-    def within_curves(self) -> Self:
-        """The drawn trees are those of a budget of the curves."""
-        if self.budget > self.max_budget:
-            raise ValueError(f"budget is {self.budget}, beyond max_budget {self.max_budget}, where curves end")
-        return self
-
 
 class Attention(Settings):
     """Notebook 03."""
@@ -162,8 +123,8 @@ class Attention(Settings):
 class OfPairs(Settings):
     """What the notebooks share that run pairs of models on prompts."""
 
-    pairs: Some[Annotated[str, read_by(registry.sources)]]
-    prompts: Annotated[str, read_by(read_prompts)]
+    pairs: Some[Pair]
+    prompts: Prompts
     judge_prompts: PositiveInt
     dtype: NumberFormat
     device: Device
@@ -203,13 +164,13 @@ class Acceptance(OfPairs):
     choose_prompts: PositiveInt
     new_tokens: PositiveInt
     temperatures: Some[NonNegativeFloat]
-    families: Distinct[Annotated[str, read_by(lambda name: name == FREQUENT or read_tree(f"{name}@1"))]]
+    families: Distinct[FamilyOrFrequent]
     budgets: Some[Nodes]
     budget: Nodes
     chain_lengths: Distinct[Nodes]
     live_shapes: Some[TreeName]
     live_tokens: PositiveInt
-    publish: Folder
+    publish: Existing
     interactive: bool
 
 
@@ -235,15 +196,17 @@ class Rules(OfPairs):
 
 
 class Speed(OfPairs):
+    """Notebook 05."""
+
     drafters: Distinct[DrafterSpec]
-    logs: Annotated[str, read_by(read_log)]
+    logs: Existing
     endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
     served: str
     temperature: NonNegativeFloat
-    costs: Annotated[str, read_by(lambda name: name and costs_file(name))]
+    costs: Costs
     formats: Distinct[NumberFormat]
-    engines: Distinct[Annotated[str, read_by(read_engine)]]
-    engine_drafters: Distinct[Annotated[str, read_by(lambda name: name in drafters.DRAFTERS or registry.source(name))]]
+    engines: Distinct[Engine]
+    engine_drafters: Distinct[EngineDrafter]
     engine_lengths: Some[Nodes]
     choose_prompts: PositiveInt
     new_tokens: PositiveInt
@@ -270,18 +233,16 @@ class Speed(OfPairs):
     @property
     def files(self) -> list[Path]:
         """Those of pairs and prompts, the log and the costs."""
-        costs = [costs_file(self.costs)] if self.costs else []
-        return [*super().files, *costs, *([Path(self.logs).expanduser()] if self.logs else [])]
+        costs, logs = [self.costs] if self.costs else [], [self.logs] if self.logs else []
+        return [*super().files, *map(costs_file, costs), *(Path(path).expanduser() for path in logs)]
 
     @model_validator(mode="after")
     def consistent(self) -> Self:
-        """A number of calls for each batch size, and one source of answers."""
+        """A number of calls for each batch size, and costs for answers from elsewhere."""
         if len(self.raced) != len(self.batches):
             raise ValueError(f"raced is {self.raced}; give one number of calls for each of batches {self.batches}")
         if self.endpoint and not self.served:
             raise ValueError("served is empty; give the name under which the endpoint serves the model")
-        if self.endpoint and self.logs:
-            raise ValueError("both logs and an endpoint are set; set one of the two")
         if (self.endpoint or self.logs) and not self.costs:
             raise ValueError("costs is empty, and answers from elsewhere cannot be timed here; give a file that "
                              "lib/engines/measure_served.py writes, or a name in data/costs")
@@ -291,7 +252,7 @@ class Speed(OfPairs):
 class Report(Settings):
     """Notebook 06. reads: the folder of a finished run, "" for the committed one."""
 
-    reads: Folder
+    reads: Existing
 
 
 NOTEBOOKS: dict[str, type[Settings]] = {

@@ -24,7 +24,6 @@ from transformers import LlamaConfig
 
 from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.drafters.heads.marginals import BlockHead, MedusaHeads
-from lib.lab import json_text
 from lib.models import checks
 
 KINDS = {"medusa": MedusaHeads, "eagle3": Eagle3Head, "dflash": BlockHead, "dspark": BlockHead}
@@ -82,7 +81,7 @@ def read(folder: Path) -> tuple[dict, dict[str, Tensor]]:
     """config.json, and all tensors in the folder's safetensors by name. ValueError says what is missing or broken."""
     files, tensors = sorted(folder.glob("*.safetensors")), {}
     try:
-        settings = json_text.loads((folder / "config.json").read_text(encoding="utf-8"))
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         for file in files:
             tensors |= load_file(file)
     except (OSError, ValueError, SafetensorError) as error:

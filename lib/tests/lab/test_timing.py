@@ -51,12 +51,6 @@ def test_a_slow_alternative_repeats_less_in_all_rounds_or_is_skipped_with_the_re
     assert positions[0] < 10 and positions[-1] > 45 and simulation.calls.count("stuck") == 1
 
 
-def test_alternatives_after_one_that_used_up_the_time_are_not_tried(simulation):
-    times = simulation.time(5, 1.0, fast=[0.01], endless=[2.0], never=[0.01])
-    assert times["fast"].repeats == 5 and simulation.calls.count("endless") == 1 and "never" not in simulation.calls
-    assert "3 calls of 2 s" in times["endless"].skipped and "not tried" in times["never"].skipped
-
-
 def test_an_alternative_whose_first_call_fails_is_skipped_with_the_reason(simulation):
     def failing(call):
         raise MemoryError("no room\nand a long trace")

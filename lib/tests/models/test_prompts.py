@@ -86,7 +86,7 @@ def test_bytes_around_the_lines_do_no_harm(tmp_path):
 
 @pytest.mark.parametrize("line, reason", [
     (b"{'a': 1}", "line 3 is no JSON in UTF-8 .* column 2 .*; write one object per line"),
-    (b"[" * 100_000, "line 3 is no JSON in UTF-8 .nested too deeply"),
+    (b"[" * 100_000, "line 3 is no JSON in UTF-8 .maximum recursion"),
     (b"\xff\xfe", "line 3 is no JSON in UTF-8 .* invalid start byte"),
     (b"[1, 2]", r"line 3 is \[1, 2\]; write an object with one of turns, messages, conversation, prompt"),
     ({"question": "x"}, "line 3 is {'question': 'x'}; write an object with one of turns"),

@@ -187,7 +187,7 @@ def test_a_line_that_cannot_be_used_is_named_with_the_reason(line, reason, token
 @pytest.mark.parametrize("text, log, inputs, message", [
     ("some text\n", "log", "", "has 0 answers that can be used, and 1 that cannot .log, line 1: it has another form"),
     ("", "log", "", "it has no line"), (json.dumps(GOOD) + "\n{", "log", "", "log, line 2: .*mend or remove these"),
-    ("", "nothing", "", "no log at .*nothing"),
+    ("", "nothing", "", "No such file .*nothing"),
     (json.dumps(GOOD), "log", "log", "log, line 1 is no request .*the batch's own input file")])
 def test_a_file_of_which_too_much_is_refused_or_that_is_not_there_is_no_log(text, log, inputs, message, tmp_path):
     (tmp_path / "log").write_text(text)
