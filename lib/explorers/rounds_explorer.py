@@ -25,10 +25,9 @@ from lib.trees import named
 from lib.trees.picture import round_svg, shaded, visible
 from lib.verify.rules import RULES
 
-TYPED = -1  # in the place of a prompt's index: it is typed
 PRESETS = ("kary:2@14", "chain:5", "star:8", "independent:3x4", "comb:3@12", "expansion:2,2,1", "eagle2:4,4@14",
            "dyspec@14")
-GREEDY, TOP_K = "greedy", "top_k"
+SAMPLED = tuple(name for name, rule in RULES.items() if rule.sampled and rule.lossless)  # naive sampling first
 MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be readable
 WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none
 PROMPT_TAIL = 400  # characters of the prompt before the running text
@@ -39,8 +38,8 @@ WIDE, HIGH = 900, 40  # pixels of a timeline, and of its highest bar
 class RoundsExplorer:
     """Controls for the decoding and for the round that is shown, above the running text and the round's tree.
 
-    pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt is a user's turn where the
-    tokenizer has a chat template, else a text to continue. shape: a tree or a growth rule; drafter: a spec of
+    pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt goes before the chosen one; it is a
+    user's turn where the tokenizer has a chat template, else a text to continue. shape: a tree or a growth rule; drafter: a spec of
     `drafters.make`; acceptance_by_rank: float[R], from which "optimal" is grown.
 
     Display `view`. Errors appear in `message`; the last decoding that worked stays below. JupyterLab calls a widget's
@@ -53,8 +52,6 @@ class RoundsExplorer:
         self.acceptance, self.seed, self.lock, self.newest = acceptance_by_rank, seed, RLock(), None
         self.steps, self.other, self.plain_speed = [], [], cache(self._plain_speed)
         self._make_view(shape, drafter, new_tokens)
-        self.pair.observe(self._offer_drafters, names="value")
-        self.temperature.observe(self._offer_rules, names="value")
         for control in (self.pair, self.drafter, self.prompt, self.typed, self.shape, self.rule, self.temperature,
                         self.new_tokens, self.other_drafter, self.other_shape):
             control.observe(self._decode, names="value")
@@ -81,12 +78,11 @@ class RoundsExplorer:
             self.drafter.value = self.other_drafter.value = drafter
         self.temperature = ipywidgets.BoundedFloatText(0.0, min=0.0, max=HOTTEST, step=0.1, description="temperature",
                                                        **late)
-        self.rule = ipywidgets.Dropdown(options=rules_at(0.0), description="rule")
+        self.rule = ipywidgets.Dropdown(options=SAMPLED, description="sampled by")
         self.new_tokens = ipywidgets.BoundedIntText(new_tokens, 2, MOST_TOKENS, description="new tokens", **late)
-        self.prompt = ipywidgets.Dropdown(options=[*listed, ("your own", TYPED)], description="prompt",
-                                          layout={"width": "600px"})
-        self.typed = ipywidgets.Textarea(placeholder="Type a prompt, then click elsewhere.", rows=3,
-                                         layout={"width": "600px", "display": "none"}, **late)
+        self.prompt = ipywidgets.Dropdown(options=listed, description="prompt", layout={"width": "600px"})
+        self.typed = ipywidgets.Textarea(placeholder="Or type a prompt of your own, then click elsewhere.", rows=2,
+                                         layout={"width": "600px"}, **late)
         self.round = ipywidgets.IntSlider(1, 1, 1, description="round", layout={"width": "520px"})
         self.message, self.timeline, self.numbers, self.text, self.picture = (ipywidgets.HTML() for _ in range(5))
         scrolled = ipywidgets.Box([self.picture], layout={"overflow": "auto", "max_height": "640px"})
@@ -97,30 +93,20 @@ class RoundsExplorer:
         boxes = [ipywidgets.HBox(row, layout={"flex_flow": "row wrap"}) for row in rows]
         self.view = ipywidgets.VBox([*boxes, self.message, self.shown])
 
-    def _offer_drafters(self, change=None) -> None:
-        """The drafters of the chosen pair; another one is taken where the chosen one is not among them."""
-        self.drafter.options = self.other_drafter.options = tuple(kinds_for(self.pairs[self.pair.value]))
-        if self.drafter.value not in self.drafter.options:
-            self.drafter.value = self.drafter.options[0]
-
-    def _offer_rules(self, change=None) -> None:
-        """The rules for the chosen temperature."""
-        if self.rule.options != (offered := rules_at(self.temperature.value)):
-            self.rule.options = offered
-
     def _walk(self, pair: Pair, spec: str, shape: str, prompt: Tensor) -> list[Step]:
         """The rounds of a drafter, with children for which the rule was made if it can sample them, and a tree. ValueError
         for an unknown shape, or one too large to read.
         """
-        proposal, drafter = RULES[self.rule.value].made_for, make(spec, pair)
-        if proposal != TOP_K and hasattr(drafter, "proposal"):
-            drafter = make(spec, pair, {"proposal": proposal, "temperature": self.temperature.value})
+        temperature, drafter = self.temperature.value, make(spec, pair)
+        rule = self.rule.value if temperature else "greedy"
+        if RULES[rule].made_for != "top_k" and hasattr(drafter, "proposal"):
+            drafter = make(spec, pair, {"proposal": RULES[rule].made_for, "temperature": temperature})
         tree = named(shape, acceptance=self.acceptance)
         if tree.budget > MOST_NODES:
             raise ValueError(f"shape {shape!r} has {tree.budget} nodes: give one of at most {MOST_NODES}, to stay "
                              "readable")
-        return walk(pair, drafter, prompt, tree, rule=self.rule.value, temperature=self.temperature.value,
-                    new_tokens=self.new_tokens.value, generator=torch.Generator().manual_seed(self.seed))
+        return walk(pair, drafter, prompt, tree, rule=rule, temperature=temperature, new_tokens=self.new_tokens.value,
+                    generator=torch.Generator().manual_seed(self.seed))
 
     def _plain_speed(self, pair_name: str, prompt: tuple[int, ...], new_tokens: int) -> float:
         """Tokens per second of plain decoding of the prompt, without prefill."""
@@ -128,14 +114,6 @@ class RoundsExplorer:
         done = generate(pair.target, NoDrafter(), torch.tensor([prompt]), shape="chain:0", max_new_tokens=new_tokens,
                         eos_token_id=pair.eos_token_ids)
         return len(done.rounds) / sum(record.seconds for record in done.rounds)
-
-    def _chosen_prompt(self, pair: Pair) -> Tensor:
-        """int64[T]: the chosen or typed prompt. ValueError where nothing is typed."""
-        if self.prompt.value != TYPED:
-            return self.prompts.ids[self.prompt.value]
-        if not self.typed.value.strip():
-            raise ValueError("the prompt is empty: type one, then click elsewhere")
-        return dialogue.tokenise(dialogue.of_user(self.typed.value), pair.tokenizer)
 
     def _decode(self, change=None) -> None:
         """Decode with the settings of the controls when no other thread does, unless they have changed again."""
@@ -146,11 +124,12 @@ class RoundsExplorer:
 
     def _decode_now(self) -> None:
         """Decode with the settings of the controls, and show the first round; after an error the last one stays."""
-        self.typed.layout.display = None if self.prompt.value == TYPED else "none"
         self.message.value = _paragraph("decoding …")
         try:
-            pair = self.pairs[self.pair.value]
-            prompt = self._chosen_prompt(pair)
+            pair, prompt = self.pairs[self.pair.value], self.prompts.ids[self.prompt.value]
+            if self.typed.value.strip():
+                prompt = dialogue.tokenise(dialogue.of_user(self.typed.value), pair.tokenizer)
+            self.drafter.options = self.other_drafter.options = tuple(kinds_for(pair))
             steps, other = ([] if shape == NONE else self._walk(pair, spec, shape, prompt) for spec, shape in (
                 (self.drafter.value, self.shape.value), (self.other_drafter.value, self.other_shape.value)))
             if not steps:
@@ -175,12 +154,6 @@ class RoundsExplorer:
             self.timeline.value = timeline(self.steps, self.other, step.number)
             self.numbers.value = _paragraph(describe_round(step, self.plain))
             self.text.value = running_text(step)
-
-
-def rules_at(temperature: float) -> tuple[str, ...]:
-    """The names of the lossless rules for a temperature, naive sampling first."""
-    sampled = tuple(name for name, rule in RULES.items() if rule.sampled and rule.lossless)
-    return sampled if temperature else (GREEDY,)
 
 
 def _paragraph(html: str, colour: str = "inherit") -> str:

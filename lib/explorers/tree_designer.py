@@ -4,7 +4,6 @@ The choosing prompts give the hints and grow trees, the others judge: numbers an
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -70,7 +69,6 @@ class TreeDesigner:
             "add": self.add, "prune": self.prune, "undo": lambda node: self.undo(), "redo": lambda node: self.redo(),
             "add hint": lambda node: self.add(self.hints()[0][0]),
             "drop hint": lambda node: self.prune(self.hints()[1][0]), "grow": lambda node: self.grow()}
-        self._beside = cache(self._of_budget)
         self.tree, self.selected, self.past, self.future = shapes.chain(1), ROOT, [], []
         self.canvas.on_msg(lambda canvas, content, buffers: self._try(
             lambda: self.commands[content["command"]](int(content["node"]))))
@@ -156,7 +154,9 @@ class TreeDesigner:
     # ---------------------------------------------------------------------------------------------------------- showing
 
     def worth(self, tree: Tree) -> dict[str, object]:
-        """The acceptance of a tree on the judging prompts: length and rate with intervals, by kind, and by node."""
+        """The acceptance of a tree on the judging prompts: length and rate with intervals, by kind, and by node; and its
+        predicted speed over plain decoding on the chosen machine.
+        """
         if tree.max_depth > (levels := levels_of(self.judging, self.drafter.value)):
             raise ValueError(f"the tree has {tree.max_depth} levels, {self.drafter.value!r} was recorded for {levels}: "
                              "drop the deepest nodes")
@@ -165,16 +165,13 @@ class TreeDesigner:
         generator = np.random.default_rng(0)
         length, rate = (stats.ratio(rows["accepted"], rows[name], generator) for name in ("rounds", "drafted"))
         kinds = rows[["accepted", "rounds"]].groupby(np.array(self.judging.kinds)).sum()
-        return dict(tree=tree, length=length, rate=rate, kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
+        speed, costs = np.nan, self.costs.get(self.machine.value)
+        if costs is not None:
+            seconds = self.level.value / 1000 * tree.max_depth + float(costs.check(1, np.array(tree.budget)))
+            speed = (1 + length.value) * float(costs.plain(1)) / seconds
+        return dict(tree=tree, length=length, rate=rate, speed=speed,
+                    kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
                     shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))])
-
-    def speed(self, tree: Tree, tokens: float) -> str:
-        """Predicted speed over plain decoding on the chosen machine; a dash where the costs of none are given."""
-        if self.machine.value is None:
-            return "–"
-        costs = self.costs[self.machine.value]
-        draft = self.level.value / 1000 * tree.max_depth
-        return f"{tokens * float(costs.plain(1)) / (draft + float(costs.check(1, np.array(tree.budget)))):.2f}"
 
     def _of_budget(self, drafter: str, budget: int) -> dict[str, dict]:
         trees = {name: acceptance.tree_of(f"{name}@{budget}", self.choosing, drafter) for name in BESIDE}
@@ -197,7 +194,7 @@ class TreeDesigner:
             canvas.selected, canvas.undoable, canvas.redoable = selected, bool(past), bool(future)
             canvas.code = code
             canvas.version += 1
-        self.numbers.value = self._table({"this tree": this} | self._beside(self.drafter.value, tree.budget))
+        self.numbers.value = self._table({"this tree": this} | self._of_budget(self.drafter.value, tree.budget))
         self.kinds.value = this["kinds"].to_frame("accepted tokens per round").style.format("{:.2f}").bar(
             color=ROLES["accepted"], vmin=0).to_html()
         self.mask.value = f"<div>mask; position ids after {PREFIX} tokens</div>{mask_svg(tree, PREFIX)}"
@@ -208,7 +205,7 @@ class TreeDesigner:
             f"{self.tree.budget} nodes": theme.shown(name), "depth": worth["tree"].max_depth,
             "acceptance length": stats.format_estimate(worth["length"]),
             "acceptance rate": stats.format_estimate(worth["rate"], ".1%"),
-            "predicted speed over plain": self.speed(worth["tree"], 1 + worth["length"].value)}
-            for name, worth in rows.items()])
-        return (f"{cells.to_html(index=False, border=0)}{len(set(self.judging.prompts))} prompts, 95 % intervals; grown "
+            "predicted speed over plain": worth["speed"]} for name, worth in rows.items()])
+        table = cells.to_html(index=False, border=0, na_rep="–", float_format="{:.2f}".format)
+        return (f"{table}{len(set(self.judging.prompts))} prompts, 95 % intervals; grown "
                 "trees and hints are of others.")

@@ -94,8 +94,6 @@ def measure(store: Store, settings: Attention) -> None:
     ValueError where it has units for none, or heads do not fit.
     """
     device, drafts, prefixes = settings.device, settings.drafts, settings.prefixes
-    if settings.query_heads % settings.kv_heads:
-        raise ValueError(f"query_heads {settings.query_heads} over kv_heads {settings.kv_heads}: give a multiple")
     dtypes = [name for name in settings.dtypes if not processor.slow_dtype(getattr(torch, name), device)]
     if not dtypes:
         raise ValueError(f"dtypes is {settings.dtypes}, and the processor has no units for any of them; add 'float32'")

@@ -4,7 +4,7 @@ Rules that sample their children decode live, beside their expectation from text
 drafts depend on more than the text, such as adaptive ones, decode greedily, one prompt at a time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,8 @@ from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet
 from lib.replay import acceptance, expectation, recording
-from lib.replay.trace import Trace, loops
+from lib.replay.trace import loops
 from lib.trees import named
-from lib.trees.tree import Tree
 from lib.verify.rules import RULES
 
 SAMPLED_ROWS = 16  # prompts per batch of sampled decoding
@@ -92,18 +91,14 @@ def expect(store: Store, pair, prompts: PromptSet, shapes: Sequence[str], temper
             pair.target, {"model": make("model", pair)}, prompts.ids, names=prompts.names, kinds=prompts.kinds,
             max_new_tokens=new_tokens - 1, beyond=deepest + 1, temperature=temperature, siblings=siblings,
             eos_token_id=pair.eos_token_ids, seed=f"{seed}/{temperature}")
-        frames = [rows.assign(rule=rule, shape=shape) for shape, tree in trees.items()
-                  for rule, rows in by_rule(trace, tree)]
+        frames = []
+        for shape, tree in trees.items():
+            survival = {rule: expectation.survival(trace, tree, "model", rule) for rule in BY_NODE}
+            if tree.is_path:
+                survival["block"] = expectation.block_survival(trace, tree.max_depth, "model")
+            by_rule = {rule: expectation.tally(trace, chances) for rule, chances in survival.items()}
+            by_rule["naive"] = acceptance.tally_walk(trace, acceptance.rounds_of(trace, tree, "model"))
+            frames += [rows.drop(columns="drafted", errors="ignore").assign(rule=rule, shape=shape)
+                       for rule, rows in by_rule.items()]
         table.extend(pd.concat(frames).assign(target=pair.target_name, temperature=temperature,
                                               loops=np.tile(trace.looping, len(frames))))
-
-
-def by_rule(trace: Trace, tree: Tree) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The expected rounds and accepted tokens of each prompt, for each rule whose expectation follows from the text."""
-    survival = {rule: expectation.survival(trace, tree, "model", rule) for rule in BY_NODE}
-    if tree.is_path:
-        survival["block"] = expectation.block_survival(trace, tree.max_depth, "model")
-    for rule, chances in survival.items():
-        yield rule, expectation.tally(trace, chances)
-    replayed = acceptance.tally_walk(trace, acceptance.rounds_of(trace, tree, "model"))
-    yield "naive", replayed[["prompt", "rounds", "accepted"]].astype({"rounds": float, "accepted": float})

@@ -7,7 +7,7 @@ and the first tokens of the loop are tested against the target's own distributio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice, product
+from itertools import product
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from lib.lab import cluster
 from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.models import prompts as prompt_files
+from lib.models.prompts import PromptSet
 from lib.replay.recording import room
 from lib.study import live
 from lib.study.bench import arranged
@@ -71,9 +72,7 @@ def measure(store: Store, settings: Rules) -> None:
                    in product(settings.live_shapes, settings.live_temperatures, LOSSLESS)]
         live.decode(store, [pair], prompts, decoded, {}, settings.live_tokens, settings.seed)
         if not number:
-            starts = {prompt: ids[-CONTEXT:] for prompt, ids in zip(prompts.names, prompts.ids)}
-            tested = load_pair(name, dtype="float32", device=settings.device)
-            law_tests(store, tested, dict(islice(starts.items(), settings.tested_prompts)), settings)
+            law_tests(store, load_pair(name, dtype="float32", device=settings.device), prompts, settings)
 
 
 # ------------------------------------------------------------------------------------------------------- enumeration
@@ -144,16 +143,17 @@ def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
 # -------------------------------------------------------------------------------------------------------- real models
 
 
-def law_tests(store: Store, pair, prompts: Mapping[str, Tensor], settings: Rules) -> None:
-    """The table "rules_law": for each prompt and lossless rule a test of the first tokens of many continuations, of
-    the `test_top_k` best tokens alone, so that cells are full.
+def law_tests(store: Store, pair, prompts: PromptSet, settings: Rules) -> None:
+    """The table "rules_law": for the ends of the first prompts and each lossless rule a test of the first tokens of many
+    continuations, of the `test_top_k` best tokens alone, so that cells are full. pair: with a draft model.
 
-    pair: with a draft model; prompts: name -> int64[T]. The column `visible` holds for a test at LEVEL / tests, the
-    strictest that Holm's procedure demands of these tests together.
+    The column `visible` holds for a test at LEVEL / tests, the strictest that Holm's procedure demands of these tests
+    together.
     """
-    table, level = store.open("rules_law"), LEVEL / max(1, len(prompts) * len(LOSSLESS))
-    for number, (name, prompt) in enumerate(prompts.items()):
-        missing = [rule for rule in LOSSLESS if (name, rule) not in table.keys()]
+    table, tested = store.open("rules_law"), [*zip(prompts.names, prompts.ids)][: settings.tested_prompts]
+    level = LEVEL / (len(tested) * len(LOSSLESS))
+    for number, (name, ids) in enumerate(tested):
+        prompt, missing = ids[-CONTEXT:], [rule for rule in LOSSLESS if (name, rule) not in table.keys()]
         law = law_of(pair.target, prompt, TESTED_TOKENS, settings.test_temperature, settings.test_top_k)
         drawn = cluster.spread(first_tokens, missing, pair, prompt, settings, settings.seed + number)
         for rule, tokens in zip(missing, drawn):

@@ -109,7 +109,7 @@ def test_a_number_format_without_units_and_heads_that_do_not_fit_are_refused(mon
     """A processor with AVX2 alone."""
     monkeypatch.setattr(processor, "flags", lambda: frozenset({"avx2", "fma"}))
     for changes, message in (({"dtypes": ["bfloat16"]}, r"\['bfloat16'\], and the processor has no units .* 'float32'"),
-                             ({"query_heads": 5}, "5 over kv_heads 2")):
+                             ({"query_heads": 5}, "5 query heads over 2 key heads")):
         with pytest.raises(ValueError, match=message):
             study.measure(Store(tmp_path, "03", "mark"), defaults(Attention, **GRID | changes))
 

@@ -7,6 +7,7 @@ from scipy import stats
 from lib.lab.chapter import Store
 from lib.lab.tables import read
 from lib.models.load import Pair
+from lib.models.prompts import PromptSet
 from lib.study import rules
 from lib.study.settings import Rules
 from lib.tests import small_models
@@ -124,7 +125,8 @@ def test_the_loop_writes_the_targets_law(tmp_path, monkeypatch):
     target = small_models.llama(1)
     pair = Pair("t/d", target, small_models.related(target, 2, 0.3), None, "t", "d")
     settings = defaults(Rules, live_shapes=["expansion:2,1"], test_top_k=3, samples=96)
-    rules.law_tests(Store(tmp_path, "04", "mark"), pair, {"p": torch.tensor([3, 1, 4])}, settings)
+    prompts = PromptSet(("p",), ("k",), (torch.tensor([3, 1, 4]),))
+    rules.law_tests(Store(tmp_path, "04", "mark"), pair, prompts, settings)
     rows = read(tmp_path, "04_rules_law")
     level = rules.LEVEL / len(rules.LOSSLESS)
     assert rows["rule"].tolist() == [*rules.LOSSLESS] and (rows["p_value"] > level).all()
