@@ -38,9 +38,9 @@ WIDE, HIGH = 900, 40  # pixels of a timeline, and of its highest bar
 class RoundsExplorer:
     """Controls for the decoding and for the round that is shown, above the running text and the round's tree.
 
-    pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt goes before the chosen one; it is a
-    user's turn where the tokenizer has a chat template, else a text to continue. shape: a tree or a growth rule; drafter: a spec of
-    `drafters.make`; acceptance_by_rank: float[R], from which "optimal" is grown.
+    pairs: those to choose from, which share the tokenizer of `prompts`. A typed prompt replaces the chosen one; it is
+    a user's turn where the tokenizer has a chat template, else a text to continue. shape: a tree or a growth rule;
+    drafter: a spec of `drafters.make`; acceptance_by_rank: float[R], from which "optimal" is grown.
 
     Display `view`. Errors appear in `message`; the last decoding that worked stays below. JupyterLab calls a widget's
     callbacks in several threads: one of them decodes at a time, and of those that wait only the newest setting's.
@@ -57,11 +57,6 @@ class RoundsExplorer:
             control.observe(self._decode, names="value")
         self.round.observe(self._show, names="value")
         self._decode()
-
-    @property
-    def step(self) -> Step:
-        """The round that is shown."""
-        return self.steps[self.round.value - 1]
 
     def _make_view(self, shape: str, drafter: str, new_tokens: int) -> None:
         """Controls for the decoding; below these the error message, then the round, hidden until there is one."""
@@ -94,8 +89,8 @@ class RoundsExplorer:
         self.view = ipywidgets.VBox([*boxes, self.message, self.shown])
 
     def _walk(self, pair: Pair, spec: str, shape: str, prompt: Tensor) -> list[Step]:
-        """The rounds of a drafter, with children for which the rule was made if it can sample them, and a tree. ValueError
-        for an unknown shape, or one too large to read.
+        """The rounds of a drafter, which samples children as the rule needs if it can, and a tree. ValueError for an
+        unknown shape, or one too large to read.
         """
         temperature, drafter = self.temperature.value, make(spec, pair)
         rule = self.rule.value if temperature else "greedy"
@@ -149,7 +144,7 @@ class RoundsExplorer:
     def _show(self, change=None) -> None:
         """Picture, numbers and running text of the chosen round."""
         with self.lock:
-            step = self.step
+            step = self.steps[self.round.value - 1]
             self.picture.value = of_step(step)
             self.timeline.value = timeline(self.steps, self.other, step.number)
             self.numbers.value = _paragraph(describe_round(step, self.plain))
@@ -204,9 +199,7 @@ def describe_round(step: Step, plain: float) -> str:
 
 
 def timeline(steps: Sequence[Step], other: Sequence[Step], current: int) -> str:
-    """The rounds over the tokens that they write, the second setting below, as HTML: as wide as a round's tokens, as high
-    as its accepted ones.
-    """
+    """The rounds over the tokens that they write, as HTML: as wide as a round's tokens, as high as its accepted ones."""
     lanes, drawn = {"this setting": steps} | ({"beside it": other} if other else {}), []
     longest = max(lane[-1].written for lane in lanes.values())
     most = max(1, *(len(step.accepted) for lane in lanes.values() for step in lane))

@@ -3,7 +3,7 @@
 The choosing prompts give the hints and grow trees, the others judge: numbers and shades are of these.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -68,7 +68,8 @@ class TreeDesigner:
         self.commands: Mapping[str, Callable[[int], None]] = {
             "add": self.add, "prune": self.prune, "undo": lambda node: self.undo(), "redo": lambda node: self.redo(),
             "add hint": lambda node: self.add(self.hints()[0][0]),
-            "drop hint": lambda node: self.prune(self.hints()[1][0]), "grow": lambda node: self.grow()}
+            "drop hint": lambda node: self.prune(self.hints()[1][0]),
+            "grow": lambda node: self.take(self._named(f"{acceptance.FREQUENT}@{self.budget.value}"))}
         self.tree, self.selected, self.past, self.future = shapes.chain(1), ROOT, [], []
         self.canvas.on_msg(lambda canvas, content, buffers: self._try(
             lambda: self.commands[content["command"]](int(content["node"]))))
@@ -119,17 +120,13 @@ class TreeDesigner:
             *future, tree = self.future
             self._set(tree, ROOT, [*self.past, self.tree], future)
 
-    def grow(self) -> None:
-        """Takes the best static tree of the budget on the choosing prompts: the most frequent paths of ranks."""
-        self.take(acceptance.tree_of(f"{acceptance.FREQUENT}@{self.budget.value}", self.choosing, self.drafter.value))
-
     def take(self, tree: Tree, selected: int = ROOT) -> None:
         """Another tree, which can be undone; selected: its node that is selected."""
         self._set(tree, selected, [*self.past, self.tree], [])
 
     def hints(self) -> tuple[tuple[int, float], tuple[int, float]]:
-        """The node whose next child would be accepted most often, and the leaf that is accepted least often, the last of
-        equals; each with the share of the choosing prompts' starts.
+        """The node whose next child would be accepted most often, and the leaf that is accepted least often (the last
+        of equals), each with the share of the choosing prompts' starts.
         """
         tree, trie = self.tree, rank_paths(self.choosing, self.drafter.value)
         children = [self._free_rank(node) for node in range(tree.size)]  # one more of each node
@@ -143,10 +140,13 @@ class TreeDesigner:
         taken = {int(self.tree.rank[child]) for child in self.tree.children(node)}
         return min({*range(len(taken) + 1)} - taken)
 
+    def _named(self, name: str) -> Tree:
+        return acceptance.tree_of(name, self.choosing, self.drafter.value)
+
     def _start(self) -> None:
         name = self.name.value.strip()
         sized = name if "@" in name or ":" in name else f"{name}@{self.budget.value}"
-        tree = acceptance.tree_of(sized, self.choosing, self.drafter.value)
+        tree = self._named(sized)
         if not 1 <= tree.budget <= MOST_NODES:
             raise ValueError(f"{name!r} has {tree.budget} nodes: give a tree of 1 to {MOST_NODES}")
         self.take(tree)
@@ -154,12 +154,9 @@ class TreeDesigner:
     # ---------------------------------------------------------------------------------------------------------- showing
 
     def worth(self, tree: Tree) -> dict[str, object]:
-        """The acceptance of a tree on the judging prompts: length and rate with intervals, by kind, and by node; and its
-        predicted speed over plain decoding on the chosen machine.
+        """The acceptance of a tree on the judging prompts, with intervals, by kind and by node; and its predicted speed
+        over plain decoding on the chosen machine.
         """
-        if tree.max_depth > (levels := levels_of(self.judging, self.drafter.value)):
-            raise ValueError(f"the tree has {tree.max_depth} levels, {self.drafter.value!r} was recorded for {levels}: "
-                             "drop the deepest nodes")
         rounds = acceptance.rounds_of(self.judging, tree, self.drafter.value)
         rows, nodes = acceptance.tally_walk(self.judging, rounds), acceptance.by_node(tree, rounds)
         generator = np.random.default_rng(0)
@@ -169,43 +166,46 @@ class TreeDesigner:
         if costs is not None:
             seconds = self.level.value / 1000 * tree.max_depth + float(costs.check(1, np.array(tree.budget)))
             speed = (1 + length.value) * float(costs.plain(1)) / seconds
-        return dict(tree=tree, length=length, rate=rate, speed=speed,
+        return dict(depth=tree.max_depth, length=length, rate=rate, speed=speed,
                     kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
                     shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))])
 
-    def _of_budget(self, drafter: str, budget: int) -> dict[str, dict]:
-        trees = {name: acceptance.tree_of(f"{name}@{budget}", self.choosing, drafter) for name in BESIDE}
-        return {name: self.worth(tree) for name, tree in trees.items()
-                if tree.max_depth <= levels_of(self.judging, drafter)}
-
     def _set(self, tree: Tree, selected: int, past: list[Tree], future: list[Tree]) -> None:
-        this = self.worth(tree)
+        drafter, levels = self.drafter.value, levels_of(self.judging, self.drafter.value)
+        if tree.max_depth > levels:
+            raise ValueError(f"the tree has {tree.max_depth} levels, {drafter!r} was recorded for {levels}: drop the "
+                             "deepest nodes")
         self.tree, self.selected, self.past, self.future = tree, selected, past, future
-        paths, ((add, gain), (drop, loss)) = tree.choices(), self.hints()
-        rings, code = {drop: CHEAPEST, add: BEST}, f"tree = Tree.from_choices({paths})\nchoices = {[*map(list, paths)]}"
-        nodes = [Node(f"{share:.2f}".lstrip("0") if path else "root", shaded(share) if path else ROLES["root"],
-                      f"node {node}, ranks {', '.join(map(str, path)) or 'none'}: accepted in {share:.1%} of rounds",
-                      ring=rings.get(node, "")) for node, (path, share) in enumerate(zip([(), *paths], this["shares"]))]
-        with (canvas := self.canvas).hold_sync():
-            canvas.svg = tree_svg(tree, nodes)
-            canvas.words = (f"{tree.budget} nodes: {this['length'].value:.3f} accepted tokens per round, rate "
-                           f"{this['rate'].value:.1%}. Best to add: a child of node {add} (+{gain:.3f} per round, "
-                           f"blue); cheapest to drop: node {drop} (-{loss:.3f}, red).")
-            canvas.selected, canvas.undoable, canvas.redoable = selected, bool(past), bool(future)
-            canvas.code = code
-            canvas.version += 1
-        self.numbers.value = self._table({"this tree": this} | self._of_budget(self.drafter.value, tree.budget))
+        trees = {"this tree": tree} | {name: self._named(f"{name}@{tree.budget}") for name in BESIDE}
+        worths = {name: self.worth(one) for name, one in trees.items() if one.max_depth <= levels}
+        this, choices = worths["this tree"], tree.choices()
+        code = f"tree = Tree.from_choices({choices})\nchoices = {[*map(list, choices)]}"
+        self._draw(this["shares"], f"{tree.budget} nodes: {this['length'].value:.3f} accepted tokens per round, rate "
+                   f"{this['rate'].value:.1%}.", code)
+        table = pd.DataFrame([{
+            f"{tree.budget} nodes": theme.shown(name), "depth": worth["depth"],
+            "acceptance length": stats.format_estimate(worth["length"]),
+            "acceptance rate": stats.format_estimate(worth["rate"], ".1%"),
+            "predicted speed over plain": worth["speed"]} for name, worth in worths.items()])
+        self.numbers.value = (
+            f"{table.to_html(index=False, border=0, na_rep='–', float_format='{:.2f}'.format)}"
+            f"{len(set(self.judging.prompts))} prompts, 95 % intervals; grown trees and hints are of others.")
         self.kinds.value = this["kinds"].to_frame("accepted tokens per round").style.format("{:.2f}").bar(
             color=ROLES["accepted"], vmin=0).to_html()
         self.mask.value = f"<div>mask; position ids after {PREFIX} tokens</div>{mask_svg(tree, PREFIX)}"
         self.copied.value = f"<details><summary>Python, choices</summary><pre>{escape(code)}</pre></details>"
 
-    def _table(self, rows: Mapping[str, dict]) -> str:
-        cells = pd.DataFrame([{
-            f"{self.tree.budget} nodes": theme.shown(name), "depth": worth["tree"].max_depth,
-            "acceptance length": stats.format_estimate(worth["length"]),
-            "acceptance rate": stats.format_estimate(worth["rate"], ".1%"),
-            "predicted speed over plain": worth["speed"]} for name, worth in rows.items()])
-        table = cells.to_html(index=False, border=0, na_rep="–", float_format="{:.2f}".format)
-        return (f"{table}{len(set(self.judging.prompts))} prompts, 95 % intervals; grown "
-                "trees and hints are of others.")
+    def _draw(self, shares: Sequence[float], words: str, code: str) -> None:
+        """The tree with the shares of rounds that accept its nodes, and hints."""
+        (add, gain), (drop, loss) = self.hints()
+        rings, paths = {drop: CHEAPEST, add: BEST}, [(), *self.tree.choices()]
+        nodes = [Node(f"{share:.2f}".lstrip("0") if path else "root", shaded(share) if path else ROLES["root"],
+                      f"node {node}, ranks {', '.join(map(str, path)) or 'none'}: accepted in {share:.1%} of rounds",
+                      ring=rings.get(node, "")) for node, (path, share) in enumerate(zip(paths, shares))]
+        canvas = self.canvas
+        with canvas.hold_sync():
+            canvas.svg, canvas.code, canvas.selected = tree_svg(self.tree, nodes), code, self.selected
+            canvas.words = (f"{words} Best to add: a child of node {add} (+{gain:.3f} per round, blue); cheapest to "
+                            f"drop: node {drop} (-{loss:.3f}, red).")
+            canvas.undoable, canvas.redoable = bool(self.past), bool(self.future)
+            canvas.version += 1

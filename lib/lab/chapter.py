@@ -46,9 +46,9 @@ class Chapter:
         theme.use_theme()
 
     def measure(self, module: str, settings) -> None:
-        """Calls measure(store, settings) of a module, which writes tables, and keeps rows of an earlier call with the same
-        code, settings, files, versions and machine. Nothing is imported and called while a finished run is rendered, nor
-        where a call has ended and since then all these and the tables have stayed.
+        """Calls measure(store, settings) of a module, which writes tables, and keeps rows of an earlier call with the
+        same code, settings, files, versions and machine. The module is not even imported while a finished run is
+        rendered, nor where a call has ended and since then all these and the tables have stayed the same.
         """
         if os.environ.get(provenance.RENDER):
             print("rows of the finished run")

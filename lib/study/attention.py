@@ -27,7 +27,7 @@ from lib.trees.tree import Tree
 
 OURS = tuple(name for name in BACKENDS if name != "reference")
 COLD = (*OURS, "dense mask")  # the alternatives that are also timed with flushed caches
-CHECKED = (2, 256, 32)  # batch, prefix and draft of the cell in which the results are compared
+CHECKED = (2, 256, 32, False)  # batch, prefix, draft and cold of the cell in which the results are compared
 FEW_TOKENS = 16  # of prefix, of the small calls that load a kernel's code
 PATIENCE = 3  # times the limit of time that one call may take, by the bytes that it reads
 LEAST_READ = {"cpu": 2**28, "cuda": 2**30}  # bytes, to find the memory's bandwidth: more than the caches hold
@@ -52,19 +52,13 @@ class Cell:
     shape: str = "kary:2"
 
     @property
-    def number(self) -> torch.dtype:
-        """The dtype by its name."""
-        return getattr(torch, self.dtype)
-
-    @property
     def tree(self) -> Tree:
         """The tree of the cell's draft length, its root included."""
         return named(f"{self.shape}@{self.draft - 1}") if self.draft > 1 else Tree([-1])
 
-    @property
-    def key_bytes(self) -> int:
-        """Bytes of the keys and values."""
-        return 2 * self.batch * self.kv_heads * (self.prefix + self.draft) * self.head_dim * self.number.itemsize
+    def bytes_of_two(self, heads: int, tokens: int) -> int:
+        """Bytes of two tensors with so many heads and tokens: of keys and values, or of queries and output."""
+        return 2 * self.batch * heads * tokens * self.head_dim * getattr(torch, self.dtype).itemsize
 
     def roofline(self, peaks: Mapping[str, float]) -> dict[str, float]:
         """The least bytes, operations and milliseconds of the cell.
@@ -73,16 +67,17 @@ class Cell:
         takes 4 d operations, 2 d for q k^T and 2 d for p v. The roofline (Williams et al. 2009) is the longer of
         bytes / bandwidth and operations / throughput.
         """
-        ends = 2 * self.batch * self.query_heads * self.draft * self.head_dim * self.number.itemsize
+        moved = (self.bytes_of_two(self.kv_heads, self.prefix + self.draft)
+                 + self.bytes_of_two(self.query_heads, self.draft))
         pairs = self.batch * self.query_heads * (self.draft * self.prefix + int(self.tree.mask.sum()))
-        moved, operations = self.key_bytes + ends, 4 * self.head_dim * pairs
+        operations = 4 * self.head_dim * pairs
         seconds = max(operations / peaks[f"throughput {self.dtype}"], moved / peaks["bandwidth"])
         return {"bytes": moved, "operations": operations, "least_ms": 1e3 * seconds}
 
     def inputs(self, generator: torch.Generator, device: str = "cpu") -> Inputs:
         """Random inputs. To save time, the rows of a batch repeat one row's numbers at other addresses."""
         heads, tokens = [self.query_heads, *2 * [self.kv_heads]], [self.draft, *2 * [self.prefix + self.draft]]
-        rows = [torch.randn(1, *shape, self.head_dim, generator=generator).to(device, self.number)
+        rows = [torch.randn(1, *shape, self.head_dim, generator=generator).to(device, getattr(torch, self.dtype))
                 for shape in zip(heads, tokens)]
         mask = torch.from_numpy(self.tree.mask.copy()).to(device)
         return *(row.repeat(self.batch, 1, 1, 1) for row in rows), mask, self.prefix
@@ -99,8 +94,8 @@ def measure(store: Store, settings: Attention) -> None:
         raise ValueError(f"dtypes is {settings.dtypes}, and the processor has no units for any of them; add 'float32'")
     layer = (settings.query_heads, settings.kv_heads, settings.head_dim, settings.shape)
     peaks = store.once("peaks", lambda: peak_rows(dtypes, device)).set_index("what")["value"]
-    checked = [Cell(name, *CHECKED, False, *layer) for name in dtypes]
-    store.once("attention_errors", lambda: pd.concat(error_rows(cell, settings.seed, device) for cell in checked))
+    store.once("attention_errors", lambda: pd.concat(
+        error_rows(Cell(name, *CHECKED, *layer), settings.seed, device) for name in dtypes))
     table = store.open("attention")
     done = {key[:-1] for key in table.keys()}
     grid = [*product(dtypes, settings.batches, prefixes, drafts, [False]),
@@ -173,8 +168,9 @@ def time_cell(cell: Cell, settings: Attention, peaks: Mapping[str, float], seed:
         if cell.cold:
             flush, small_calls = timing.flusher(device), {name: PREPARE[name](*small) for name in ready}
             before = {"before": lambda name: (flush(name), small_calls[name]())}
-        times = {name: timing.Timing(skipped=reason) for name, reason in reasons.items()} | timing.interleaved(
-            ready, repeats=settings.repeats, seconds=settings.cell_seconds, generator=generator, device=device, **before)
+        times = {name: timing.Timing(skipped=reason) for name, reason in reasons.items()}
+        times |= timing.interleaved(ready, repeats=settings.repeats, seconds=settings.cell_seconds, generator=generator,
+                                    device=device, **before)
     columns = dict(dtype=cell.dtype, batch=cell.batch, prefix=cell.prefix, draft=cell.draft, cold=cell.cold,
                    **cell.roofline(peaks))
     return [dict(**columns, alternative=name, ms=1e3 * time.median, low=1e3 * time.lower, high=1e3 * time.upper,
@@ -187,13 +183,13 @@ def reason_to_skip(name: str, cell: Cell, small: Inputs, bandwidth: float, setti
     """
     if refused := refusal(name, *small[:3]):
         return f"refused: {refused}"
-    group = cell.query_heads // cell.kv_heads
+    group, key_bytes = cell.query_heads // cell.kv_heads, cell.bytes_of_two(cell.kv_heads, cell.prefix + cell.draft)
     copies, reads = {"dense mask": (group, group), "path by path": (1, len(cell.tree.leaves)),
                      "node by node": (1, cell.draft)}.get(name, (0, 1))
-    gigabytes = cell.key_bytes * (1 + copies) / 1e9
+    gigabytes = key_bytes * (1 + copies) / 1e9
     if gigabytes > settings.memory_limit_gb:
         return f"memory: needs {gigabytes:.2f} GB, the limit is {settings.memory_limit_gb:g} GB"
-    estimate = reads * cell.key_bytes / bandwidth
+    estimate = reads * key_bytes / bandwidth
     return timing.too_long(estimate, settings.cell_seconds) if estimate > PATIENCE * settings.cell_seconds else ""
 
 

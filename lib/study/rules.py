@@ -29,7 +29,6 @@ from lib.study.settings import Rules
 from lib.trees import named
 from lib.trees.tree import Tree
 from lib.verify import proof
-from lib.verify.proof import HARD, Language, Logits, random_pair
 from lib.verify.rules import RULES, verify
 from lib.verify.warping import warp
 
@@ -97,7 +96,7 @@ def sampled_rules(tree: Tree) -> list[tuple[str, str]]:
     return [(rule.name, proposal) for rule in fitting if rule.sampled for proposal in sorted(rule.proposals)]
 
 
-def enumerate_rounds(cases: Cases, target: Language, drafter: Language,
+def enumerate_rounds(cases: Cases, target: proof.Language, drafter: proof.Language,
                      tree: Tree) -> Iterator[tuple[str, str, float, float]]:
     """Each rule and proposal with the accepted length of a round and its distance from the target's law."""
     drafts = {proposal: [*proof.drafts(drafter, tree, proposal)] for proposal in {proposal for _, proposal in cases}}
@@ -120,7 +119,7 @@ def exact_rows(piece: tuple[tuple, Cases], vocabulary: int, seed: int) -> list[d
     """Rows of the table "rules_exact"."""
     (language, temperature, agreement, shape), cases = piece
     tree = named(shape)
-    target_logits = Logits.random(vocabulary, tree.max_depth, torch.Generator().manual_seed(seed + language))
+    target_logits = proof.Logits.random(vocabulary, tree.max_depth, torch.Generator().manual_seed(seed + language))
     related = target_logits.related(agreement, torch.Generator().manual_seed(seed + language + 1_000_003))
     languages = target_logits.language(temperature), related.language(temperature)
     return [dict(language=language, temperature=temperature, agreement=agreement, shape=shape, rule=rule,
@@ -131,7 +130,7 @@ def exact_rows(piece: tuple[tuple, Cases], vocabulary: int, seed: int) -> list[d
 def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
     """Rows of the table "rules_proof": largest distances over so many random pairs of languages, or over HARD."""
     (shape, kind), cases = piece
-    languages = [*map(random_pair, range(random))] if kind == "random" else HARD.values()
+    languages = [*map(proof.random_pair, range(random))] if kind == "random" else proof.HARD.values()
     distances = defaultdict(list)
     for pair in languages:
         for *case, _, distance in enumerate_rounds(cases, *pair, named(shape)):
@@ -144,11 +143,9 @@ def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
 
 
 def law_tests(store: Store, pair, prompts: PromptSet, settings: Rules) -> None:
-    """The table "rules_law": for the ends of the first prompts and each lossless rule a test of the first tokens of many
-    continuations, of the `test_top_k` best tokens alone, so that cells are full. pair: with a draft model.
-
-    The column `visible` holds for a test at LEVEL / tests, the strictest that Holm's procedure demands of these tests
-    together.
+    """The table "rules_law": for the first prompts' ends and each lossless rule a test of the first tokens of many
+    continuations, of the `test_top_k` best tokens alone, so that cells are full. The column `visible` holds for a test at
+    LEVEL / tests, the strictest that Holm's procedure demands of these tests together.
     """
     table, tested = store.open("rules_law"), [*zip(prompts.names, prompts.ids)][: settings.tested_prompts]
     level = LEVEL / (len(tested) * len(LOSSLESS))

@@ -51,7 +51,7 @@ CONTEXT = 60  # characters of context kept per round
 def measure(store: Store, settings: Acceptance) -> None:
     """Fills the tables prompts, texts, rounds, rank, nodes, depth, position, live, expected and answer.
 
-    Live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that are there are not
+    Live decoding and the answer are of the first target. Traces are kept batch by batch, and rows that exist are not
     computed again. With `publish`, greedy traces go to this folder as files of the atlas.
     """
     by_target: dict[str, list] = {}
@@ -120,15 +120,15 @@ def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter]
     """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank" and, coldest, those of `add_details`."""
     choosing, judging = parts_of(bench, recorded)
     (first,), names = first_ranked(drafters), [bench.prompts.names[row] for row in bench.rows(JUDGING)]
-    done, ranks, temperature = bench.store.open("rounds").keys(), bench.store.open("rank"), bench.backend.temperature
+    done, temperature = bench.store.open("rounds").keys(), bench.backend.temperature
     for name, drafter in drafters.items():
         shapes = checkable(bench.backend.pair.target, shapes_of(drafter, name == first, settings, bench))
         ways = ways_of(name, drafter, choosing, shapes)
         replay(bench, recorded, [way for way in ways if not {
             (*bench.source.values(), name, way.shape_name, prompt) for prompt in names} <= done], bench.rows(JUDGING))
         if name in judging.ranks:
-            ranks.add(acceptance.by_rank(judging, name).assign(
-                target=bench.target, temperature=temperature, drafter=name))
+            ranks = acceptance.by_rank(judging, name)
+            bench.store.open("rank").add(ranks.assign(target=bench.target, temperature=temperature, drafter=name))
             if temperature == min(settings.temperatures):
                 add_details(bench, judging, ways, name == first, settings)
 
@@ -165,7 +165,7 @@ def shapes_of(drafter: Drafter, is_first: bool, settings: Acceptance, bench: Ben
         families = families_of(settings) if is_first or ranks_decide else SMALL
         rules, others = growth_rules(drafter, min(DEPTH, drafter.deepest or DEPTH)), settings.live_shapes
     names = [shape_name(family, budget) for family, budget in product(families, [*settings.budgets, settings.budget])]
-    names += [shape_name("chain", length) for length in settings.chain_lengths if "chain" in families]
+    names += [f"chain:{length}" for length in settings.chain_lengths]
     names += [f"{rule}@{budget}" for rule, budget in product(rules, (max(1, settings.budget // 4), settings.budget))]
     return list(dict.fromkeys([*names, *others]))
 

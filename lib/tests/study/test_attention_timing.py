@@ -131,16 +131,6 @@ def test_a_cell_s_roofline_is_the_longer_of_reading_and_arithmetic():
     assert many["least_ms"] == pytest.approx(1e3 * many["operations"] / 1e11)
 
 
-@pytest.mark.parametrize("fastest", range(3))
-def test_whichever_call_is_fastest_makes_the_throughput(fastest, monkeypatch):
-    """Also the attention kernel, so that none of its cells can lie above a roof that it helped to find."""
-    calls = [(1, 1.0 if number == fastest else 2.0) for number in range(3)]
-    monkeypatch.setattr(study, "counted_calls", lambda dtype, device: iter(calls))
-    monkeypatch.setattr(study, "bytes_per_second", lambda device, seconds: 1.0)
-    monkeypatch.setattr(timing, "shortest", lambda call, device, seconds: call)
-    assert study.peak_rows(["float32"])["value"].tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_do_the_operations_that_they_count(dtype, monkeypatch):
     """By torch's own count, which cannot see the kernel's."""

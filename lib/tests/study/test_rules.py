@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from scipy import stats
 
 from lib.lab.chapter import Store
 from lib.lab.tables import read
@@ -43,22 +42,15 @@ def test_a_study_enumerates_all_rules_and_compares_in_pairs():
         (0.5, "star:2"): without_replacement, (0.5, "chain:1"): [("multi_step", "iid"), ("block", "iid")]}
 
 
-def test_what_a_table_has_is_not_computed_again(tmp_path, monkeypatch):
-    cases = [("naive", "top_k"), ("traversal", "without_replacement")]
-    first = exact(tmp_path, "chain:1", cases)
-    monkeypatch.setattr(proof, "law_of", None)
-    assert exact(tmp_path, "chain:1", cases[::-1]).equals(first)
-    with pytest.raises(TypeError):
-        exact(tmp_path, "star:2", cases)
-
-
-def test_the_proof_has_every_rule(tmp_path):
-    table = Store(tmp_path, "04", "mark").open("rules_proof")
-    cases = rules.sampled_rules(named("chain:1"))
-    rules.fill(table, [(("chain:1", kind), cases) for kind in ("random", "hard")], rules.proof_rows, 2)
+def test_the_proof_has_every_rule_and_is_computed_once(tmp_path, monkeypatch):
+    table, cases = Store(tmp_path, "04", "mark").open("rules_proof"), rules.sampled_rules(named("chain:1"))
+    pieces = [(("chain:1", kind), cases) for kind in ("random", "hard")]
+    rules.fill(table, pieces, rules.proof_rows, 2)
     rows = table.frame()
     assert rows[is_lossless(rows)]["worst"].max() < 1e-12 < 0.01 < rows[rows["rule"] == "conservative"]["worst"].max()
     assert len(rows) == 2 * len(cases) and set(rows[rows["kind"] == "random"]["languages"]) == {2}
+    monkeypatch.setattr(proof, "law_of", None)
+    rules.fill(table, pieces, rules.proof_rows, 2)
 
 
 def test_languages_agree_as_much_as_they_are_told():
@@ -91,14 +83,6 @@ def test_a_law_that_is_visibly_wrong_is_refused_as_often_as_the_power_says():
     distance = rules.visible(rules.g_test([(0, 0)] * count, LAW)["degrees"], count, 0.05)
     wrong = dict(LAW) | {(0, 0): 0.4 - distance, (1, 1): 0.0999 + distance}
     assert sum(p_value(wrong, count, seed) < 0.05 for seed in range(200)) / 200 > 0.75
-
-
-def test_the_visible_distance_has_the_power_that_it_says():
-    """The power of the normal law with the mean and variance of the non-central chi-squared law, for any degrees."""
-    for degrees, samples, level in [(1, 100, 0.05), (5, 128, 0.01), (60, 4000, 0.005)]:
-        extra = 4 * samples * rules.visible(degrees, samples, level) ** 2
-        above = (degrees + extra - stats.chi2.isf(level, degrees)) / (2 * (degrees + 2 * extra)) ** 0.5
-        assert stats.norm.cdf(above) == pytest.approx(rules.POWER)
 
 
 def test_what_the_law_excludes_is_refused_at_once():
