@@ -57,7 +57,7 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
     """
     from lib.study.settings import NOTEBOOKS
 
-    plan = plans.make(home, words, NOTEBOOKS, settings=settings, run=run, reference=reference)
+    plan = plans.make(home, words, NOTEBOOKS, settings, run or ("reference" if reference else None))
     if not any(setting.startswith("pairs") for setting in settings):
         plan = with_installed_models(plan)
     plan = plans.checked(plan, NOTEBOOKS)
@@ -72,7 +72,8 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
             from lib.lab.cluster import used
 
             stack.enter_context(used(cluster, workers, say))
-        conclude(plan.folder, runner.carry_out(plan, say))
+        runner.carry_out(plan, say)
+        conclude(home, plan.folder, reference)
 
 
 def with_installed_models(plan: RunPlan) -> RunPlan:
@@ -86,13 +87,20 @@ def with_installed_models(plan: RunPlan) -> RunPlan:
     return replace(plan, stages=plan.stages | {name: plan.stages[name] | {"pairs": [FAMILY[0]]} for name in missing})
 
 
-def conclude(folder: Path, report: Path | None) -> None:
-    """Prints the answer of a run and where its report is."""
+def conclude(home: Path, folder: Path, reference: bool) -> None:
+    """Writes the pages of a run that has a report, makes it the committed one if asked to, and prints its answer."""
+    from lib.lab import execute, runner
+
+    has_report = (folder / "executed" / f"{plans.REPORT}.ipynb").exists()
+    if has_report:
+        execute.pages(folder / "executed", folder)
+        if reference:
+            runner.make_reference(home, folder, say)
     if (folder / "recommendation.json").exists():
         from lib.study import answer
 
         say(answer.text(folder))
-    say(f"report: {report}" if report else f"done: {folder}")
+    say(f"report: {folder / 'report.html'}" if has_report else f"done: {folder}")
 
 
 @click.command()
@@ -104,7 +112,8 @@ def render(home: Path, folder: Path, reference: bool) -> None:
     from lib.lab import runner
 
     os.environ |= {"HF_HUB_OFFLINE": "1", RENDER: "1"}
-    conclude(folder, runner.render(home, folder.resolve(), say, reference))
+    runner.render(home, folder.resolve(), say)
+    conclude(home, folder.resolve(), reference)
 
 
 @click.command()

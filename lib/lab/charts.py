@@ -8,9 +8,11 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, Locator, LogLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import Locator, LogLocator, NullLocator, StrMethodFormatter
 
 from lib.lab.theme import REFERENCE, shown, styles_of
+
+MOST_MARKERS = 12  # of a line; a longer one has markers at equal distances
 
 
 def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str], panels: str | None = None,
@@ -22,15 +24,12 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
     """
     rows = rows.infer_objects()  # rows that were put together of none and some have objects for numbers
     styles, groups = styles_of(rows[by]), [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
-    ticks = np.unique(rows[x])
-    if len(ticks) > 8 and ticks[0] > 0:  # only powers of two
-        ticks = 2.0 ** np.arange(np.ceil(np.log2(ticks[0])), np.floor(np.log2(ticks[-1])) + 1)
     figure, axes = _panels(len(groups))
     for axis, (title, group) in zip(axes.flat, groups):
         for name, line in group.sort_values(x, kind="stable").groupby(by, sort=False):
-            style, marked = styles[name], np.isin(line[x], ticks if "x" in log else line[x][:: max(1, len(line) // 8)])
+            style = styles[name]
             axis.plot(line[x], line[y], color=style.colour, marker=style.marker, linestyle=style.dash,
-                      label=shown(name), markevery=list(np.flatnonzero(marked)), markeredgecolor="white",
+                      label=shown(name), markevery=0.08 if len(line) > MOST_MARKERS else None, markeredgecolor="white",
                       markeredgewidth=0.6)
             if band:
                 axis.fill_between(line[x], line["low"], line["high"], color=style.colour, alpha=0.15, linewidth=0)
@@ -38,7 +37,7 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
             axis.axhline(bound, **REFERENCE)
         if "x" in log:
             axis.set_xscale("log", base=2)
-            _plain_ticks(axis.xaxis, FixedLocator(ticks))
+            _plain_ticks(axis.xaxis, LogLocator(base=2))
         if "y" in log:
             axis.set_yscale("log")
             _plain_ticks(axis.yaxis, LogLocator(subs=(1, 2, 5)))

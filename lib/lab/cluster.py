@@ -67,36 +67,30 @@ def identity() -> dict[str, str]:
 
 
 @contextmanager
-def workers(count: int, say: Callable[[str], None]) -> Iterator[str]:
-    """The address of a cluster of so many processes on this machine, on the loopback, which ends with the context."""
-    import dask
-    from distributed import LocalCluster
-
-    # Dask would start workers with variables for one thread, which this process and its kernels would keep.
-    dask.config.set({"distributed.nanny.pre-spawn-environ": {}})
-    with LocalCluster(n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
-                      silence_logs="CRITICAL") as cluster:
-        say(f"{count} workers; what they do is shown at {cluster.dashboard_link}")
-        yield cluster.scheduler_address
-
-
-@contextmanager
 def used(address: str | None, count: int | None = None, say: Callable[[str], None] = print) -> Iterator[None]:
-    """Within the context, work is spread over a cluster, or over so many processes on this machine, also by processes
-    that are started in it. UsageError where there is no cluster.
+    """Within the context, work is spread over the cluster at an address, or else over so many processes on this machine,
+    also by processes that are started in it. UsageError where there is no cluster.
     """
     if find_spec("distributed") is None:
         raise UsageError("the package distributed, which spreads work, is not installed; install the one that "
                          "requirements.txt names after `cluster:`")
-    from distributed import Client
+    import dask
+    from distributed import Client, LocalCluster
 
     with ExitStack() as stack:
-        address = address or stack.enter_context(workers(count, say))
+        if not address:
+            # Dask would start workers with variables for one thread, which this process and its kernels would keep.
+            dask.config.set({"distributed.nanny.pre-spawn-environ": {}})
+            cluster = stack.enter_context(LocalCluster(
+                n_workers=count, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0",
+                silence_logs="CRITICAL"))
+            say(f"{count} workers; what they do is shown at {cluster.dashboard_link}")
+            address = cluster.scheduler_address
         try:
             Client(address, timeout=SECONDS, set_as_default=False).close()
         except (OSError, ValueError) as error:
             raise UsageError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
                              "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
         os.environ[ADDRESS] = address
-        stack.callback(os.environ.pop, ADDRESS)
+        stack.callback(os.environ.pop, ADDRESS, None)
         yield

@@ -23,17 +23,35 @@ PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "pag
 
 
 def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
-    """Runs a notebook where it stands; its executed copy is written into the folder when it has finished. RuntimeError
-    with the cell's error. Any other exception (Ctrl-C) ends the kernel and is raised again.
+    """Runs a notebook where it stands; its executed copy is written into the folder when it has finished.
+
+    RuntimeError says in which cell and with which error it stopped. Any other exception (Ctrl-C) ends the kernel and is
+    raised again.
     """
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+    from papermill.exceptions import PapermillExecutionError
+
     final, unfinished = folder / notebook.name, folder / f"unfinished_{notebook.name}"
     folder.mkdir(parents=True, exist_ok=True)
     final.unlink(missing_ok=True)
+    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the error is shown once, by the command
     others = set(psutil.Process().children(recursive=True))  # workers, which end by themselves
     with ThreadPoolExecutor(1) as pool:  # outside the main thread, where nbclient would take over Ctrl-C
-        work = pool.submit(_papermill, notebook, unfinished, values)
+        work = pool.submit(
+            papermill.execute_notebook, notebook, unfinished, dict(values), cwd=notebook.parent, kernel_name="python3",
+            progress_bar={"desc": notebook.stem, "leave": False, "disable": None},  # only on a terminal
+            # At its end jupyter_client interrupts the kernel, which would log that as an error.
+            extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"], stdout_file=sys.stdout,
+            request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
         try:
             work.result()
+        except PapermillExecutionError as error:
+            raise RuntimeError(f"{notebook.stem} stopped in cell {error.exec_count}: {error.ename}: "
+                               f"{error.evalue.strip()}\n  the notebook up to there: {unfinished}") from None
+        except DeadKernelError:
+            raise RuntimeError(f"{notebook.stem} stopped because its process ended, as it does when memory runs out; "
+                               "close other programs, or lower the notebook's parameters with --set") from None
         except BaseException:
             while not work.done():
                 for child in set(psutil.Process().children(recursive=True)) - others:
@@ -43,28 +61,6 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
             raise
     write_clean(nbformat.read(unfinished, as_version=4), final)
     unfinished.unlink()
-
-
-def _papermill(notebook: Path, unfinished: Path, values: Mapping[str, object]) -> None:
-    """Executes a notebook. RuntimeError says in which cell and with which error it stopped."""
-    import papermill
-    from nbclient.exceptions import DeadKernelError
-    from papermill.exceptions import PapermillExecutionError
-
-    logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the error is shown once, by the command
-    try:
-        papermill.execute_notebook(
-            notebook, unfinished, parameters=dict(values), cwd=notebook.parent, kernel_name="python3",
-            progress_bar={"desc": notebook.stem, "leave": False, "disable": None},  # only on a terminal
-            # At its end jupyter_client interrupts the kernel, which would log that as an error.
-            extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"], stdout_file=sys.stdout,
-            request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
-    except PapermillExecutionError as error:
-        raise RuntimeError(f"{notebook.stem} stopped in cell {error.exec_count}: {error.ename}: {error.evalue.strip()}"
-                           f"\n  the notebook up to there: {unfinished}") from None
-    except DeadKernelError:
-        raise RuntimeError(f"{notebook.stem} stopped because its process ended, as it does when memory runs out; close "
-                           "other programs, or lower the notebook's parameters with --set") from None
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:

@@ -24,15 +24,11 @@ def split(value: object) -> object:
     return [part for part in map(str.strip, value.split(";" if ";" in value else ",")) if part]
 
 
-def distinct(members: list) -> list:
-    """The members, each once."""
-    return list(dict.fromkeys(members))
-
-
 Member = TypeVar("Member")
+ONCE = AfterValidator(lambda members: list(dict.fromkeys(members)))  # each member
 Listed = Annotated[list[Member], BeforeValidator(split)]
-Distinct = Annotated[list[Member], BeforeValidator(split), AfterValidator(distinct)]
-Some = Annotated[list[Member], Field(min_length=1), BeforeValidator(split), AfterValidator(distinct)]
+Distinct = Annotated[list[Member], BeforeValidator(split), ONCE]
+Some = Annotated[list[Member], Field(min_length=1), BeforeValidator(split), ONCE]
 
 
 class Parameters(BaseModel):

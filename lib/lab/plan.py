@@ -32,27 +32,21 @@ class Profile(Parameters):
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A command for the project in a folder (home), whose run has a name. stages: the parameters of each notebook."""
+    """A command for the project in a folder (home). folder: of the run; stages: the parameters of each notebook."""
 
     home: Path
     profile_name: str
     profile: Profile
-    name: str
+    folder: Path
     stages: Mapping[str, Mapping[str, Value]]
-    reference: bool
-
-    @property
-    def folder(self) -> Path:
-        """The run's folder."""
-        return self.home / "data" / "runs" / self.name
 
 
-def make(home: Path, words: Sequence[str], classes: Classes, *, settings: Sequence[str] = (), run: str | None = None,
-         reference: bool = False) -> RunPlan:
+def make(home: Path, words: Sequence[str], classes: Classes, settings: Sequence[str] = (),
+         run: str | None = None) -> RunPlan:
     """The plan of a command, whose values `checked` checks. UsageError, with a line for each reason, for unknown words.
 
     words: at most one profile, and notebooks (none: all). settings: name=value, for each notebook that has the
-    parameter, with paths relative to the current folder.
+    parameter, with paths relative to the current folder. run: its name; other settings make another run.
     """
     notebooks, chosen = home / "notebooks", []
     profiles = {path.stem: path for path in notebooks.glob("params/*.yaml")}
@@ -65,8 +59,7 @@ def make(home: Path, words: Sequence[str], classes: Classes, *, settings: Sequen
     profile_name, *others = [word for word in words if word in profiles] or ["cpu"]
     if others:
         raise UsageError(f"one profile at a time, not {profile_name} and {' and '.join(others)}")
-    if run is None:  # other settings make another run
-        run = "reference" if reference else re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join([profile_name, *settings]))
+    run = run or re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join([profile_name, *settings]))
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", run):
         raise UsageError(f"--run {run!r}: a run's name consists of letters, digits and . _ = -, beginning with a "
                          "letter or digit")
@@ -77,10 +70,11 @@ def make(home: Path, words: Sequence[str], classes: Classes, *, settings: Sequen
     if unknown := texts.keys() - parameters:
         raise UsageError("\n".join(f"--set {name}: no notebook of this command has such a parameter: "
                                    f"{nearest(name, parameters)}" for name in sorted(unknown)))
-    texts[RUN_DIR] = os.path.relpath(home / "data" / "runs" / run, notebooks)
+    folder = home / "data" / "runs" / run
+    texts[RUN_DIR] = os.path.relpath(folder, notebooks)
     stages = {name: values | (profile.__pydantic_extra__.get(name) or {})
               | {key: texts[key] for key in texts.keys() & values.keys()} for name, values in defaults.items()}
-    return RunPlan(home, profile_name, profile, run, stages, reference)
+    return RunPlan(home, profile_name, profile, folder, stages)
 
 
 def checked(plan: RunPlan, classes: Classes) -> RunPlan:

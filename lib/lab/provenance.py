@@ -85,8 +85,3 @@ def read(run_dir: str | Path) -> dict:
     if not path.exists():
         raise UsageError(f"{run_dir} holds no run (no run.json); name the folder of one, such as data/runs/cpu")
     return json.loads(path.read_text(encoding="utf-8"))
-
-
-def machine_of(run: Mapping, stage: str) -> dict[str, object]:
-    """The machine on which a stage of a run was executed; for a stage without a record, that of the last command."""
-    return run["stages"].get(stage, {}).get("machine", run["machine"])

@@ -28,14 +28,14 @@ LARGE = 100_000  # bytes, from which a committed table is compressed
 Say = Callable[[str], None]
 
 
-def carry_out(plan: RunPlan, say: Say) -> Path | None:
-    """Runs the notebooks of a plan; returns the report's path, None without a report. RuntimeError where one stops."""
+def carry_out(plan: RunPlan, say: Say) -> None:
+    """Runs the notebooks of a plan, and records each as it ends. RuntimeError where one stops."""
     with lock(plan.folder):
         is_new = not (plan.folder / "run.json").exists()
         record = {"started": now(), "stages": {}, "parameters": {}} if is_new else provenance.read(plan.folder)
         record |= facts(plan)
         record["parameters"] |= plan.stages
-        say(f"profile {plan.profile_name}: {plan.profile.about}\nrun {plan.name}, in "
+        say(f"profile {plan.profile_name}: {plan.profile.about}\nrun {plan.folder.name}, in "
             f"{plan.folder.relative_to(plan.home)}: {', '.join(plan.stages)}; rows that are measured already are kept")
         for number, (name, values) in enumerate(plan.stages.items(), 1):
             head, estimate = f"[{number}/{len(plan.stages)}] {name}", plan.profile.seconds.get(name)
@@ -50,12 +50,11 @@ def carry_out(plan: RunPlan, say: Say) -> Path | None:
                                       "finished": now()}
             save(plan.folder, record)
             say(f"{head} done in {timedelta(seconds=round(seconds))}")
-        return shown(plan.home, plan.folder, plan.reference, say) if REPORT in record["stages"] else None
 
 
-def render(home: Path, folder: Path, say: Say, reference: bool = False) -> Path:
-    """Executes the notebooks that a run has finished, and the report, on the run's tables; returns the report's path.
-    `provenance.RENDER` is set, so that they measure nothing. UsageError for a folder without run.
+def render(home: Path, folder: Path, say: Say) -> None:
+    """Executes the notebooks that a run has finished, and the report, on the run's tables; `provenance.RENDER` is set,
+    so that they measure nothing. UsageError for a folder without run.
     """
     record = provenance.read(folder)
     with lock(folder):
@@ -65,15 +64,6 @@ def render(home: Path, folder: Path, say: Say, reference: bool = False) -> Path:
             known = values.keys() & defaults_of(notebook).keys()  # the run may have been made by an older version
             execute.run(notebook, folder / "executed", {key: values[key] for key in known})
             say(f"rendered {name}")
-        return shown(home, folder, reference, say)
-
-
-def shown(home: Path, folder: Path, reference: bool, say: Say) -> Path:
-    """Writes the pages of a run, which may become the committed one; returns the report's path."""
-    execute.pages(folder / "executed", folder)
-    if reference:
-        make_reference(home, folder, say)
-    return folder / "report.html"
 
 
 def lock(folder: Path) -> TextIO:
@@ -96,7 +86,7 @@ def facts(plan: RunPlan) -> dict[str, object]:
     """What makes a run, as the record has it."""
     devices = {values.get("device", "cpu") for values in plan.stages.values()} - {"cpu"}
     return {
-        "run": plan.name, "profile": plan.profile_name, **provenance.commit(), "versions": provenance.versions(),
+        "run": plan.folder.name, "profile": plan.profile_name, **provenance.commit(), "versions": provenance.versions(),
         "machine": provenance.machine(min(devices, default="cpu")),
         **{name: {path.name: provenance.file_digest(path) for path in sorted((plan.home / "data" / name).glob("[!.]*"))}
            for name in ("models", "prompts")}}

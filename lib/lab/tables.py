@@ -85,7 +85,7 @@ class Table:
         rows = rows[rows[FINGERPRINT] == fingerprint]
         keys = rows[list(self.schema.key)].itertuples(index=False, name=None)
         self._rows = dict(zip(keys, rows.itertuples(index=False, name=None)))
-        data = _lines(rows, header=True)
+        data = rows.to_csv(index=False).encode()
         if not self.path.exists() or self.path.read_bytes() != data:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             atomic_file.replace(self.path, data)
@@ -112,7 +112,7 @@ class Table:
                                  "leave out rows whose key is among keys()")
             added[key] = *(row[name] for name in self.schema.kinds), self.fingerprint
         with open(self.path, "ab") as file:
-            file.write(_lines(self.schema.frame(list(added.values())), header=False))
+            file.write(self.schema.frame(list(added.values())).to_csv(index=False, header=False).encode())
             file.flush()
             os.fsync(file.fileno())
         self._rows |= added
@@ -150,6 +150,3 @@ def read(run_dir: str | Path, name: str) -> pd.DataFrame:
         raise ValueError(f"{path} is damaged or of an older version ({error}); run its notebook again") from None
     return rows[list(dtypes)]
 
-
-def _lines(rows: pd.DataFrame, header: bool) -> bytes:
-    return rows.to_csv(index=False, header=header, lineterminator="\n").encode()

@@ -25,7 +25,8 @@ PROMPTS = PromptSet(tuple("abcdef"), ("k",) * 6, tuple(torch.arange(3, 9 + row) 
 def address():
     from distributed import get_client
 
-    with cluster.workers(3, print) as started:
+    with cluster.used(None, 3):
+        started = os.environ.pop(cluster.ADDRESS)
         yield started
         get_client(started).close()  # that of this process, which goes on
 

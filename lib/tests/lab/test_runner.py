@@ -103,7 +103,7 @@ def made(home: Path, *words: str, **options) -> plan.RunPlan:
 
 
 def test_without_words_all_notebooks_run_with_the_default_profile(home):
-    assert list(made(home).stages) == [*CLASSES] and made(home).name == "cpu"
+    assert list(made(home).stages) == [*CLASSES] and made(home).folder.name == "cpu"
     first = made(home).stages["01_shapes"]
     assert first == {"count": 5, "share": 1.0, "names": ["a", "b"], "file": "", "run_dir": "../data/runs/cpu"}
     assert isinstance(first["share"], float)
@@ -117,8 +117,8 @@ def test_a_notebook_is_named_by_number_or_name(home, word):
 def test_settings_reach_every_notebook_that_has_the_parameter_and_name_another_run(home):
     changed = made(home, settings=["count=7", "names=x;y,z"])
     assert changed.stages["01_shapes"]["count"] == 7 and changed.stages["01_shapes"]["names"] == ["x", "y,z"]
-    assert "count" not in changed.stages["02_broken"] and changed.name == "cpu-count=7-names=x-y-z"
-    assert made(home, settings=["count=7"], run="mine").name == "mine"
+    assert "count" not in changed.stages["02_broken"] and changed.folder.name == "cpu-count=7-names=x-y-z"
+    assert made(home, settings=["count=7"], run="mine").folder.name == "mine"
 
 
 def test_a_path_starts_where_the_command_is_given(home, tmp_path):
