@@ -2,8 +2,8 @@
 
 import os
 import platform
-import threading
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -60,25 +60,17 @@ def free_memory(device: str | torch.device = "cpu") -> int:
     return torch.cuda.mem_get_info(device)[0] if is_cuda else psutil.virtual_memory().available
 
 
-class one_thread(ContextDecorator):
+@contextmanager
+def one_thread() -> Iterator[None]:
     """PyTorch's own operators run in the calling thread: for short work between forward passes, whose helping threads
-    would spin on after it and take the cores from the next pass. Where several Python threads are inside, all leave
-    with the number of threads that the first one found.
+    would spin on after it and take the cores from the next pass.
     """
-
-    lock, inside, threads = threading.Lock(), 0, 1
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if not one_thread.inside:
-                one_thread.threads = torch.get_num_threads()
-            one_thread.inside += 1
-        torch.set_num_threads(1)
-
-    def __exit__(self, *failure) -> None:
-        with self.lock:
-            one_thread.inside -= 1
-            torch.set_num_threads(self.threads)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def machine(device: str | torch.device = "cpu") -> dict[str, object]:

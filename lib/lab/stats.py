@@ -95,20 +95,15 @@ def _estimate(sums: np.ndarray, combine: Callable, weights: np.ndarray) -> Estim
     value, drawn = float(combine(*sums.sum(1))), combine(*(sums @ weights))
     if count < FEWEST or np.isnan(drawn).all():
         return Estimate(value, n=count)
-    tail = _tail(count)
+    # Cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees, because resampling n values
+    # underestimates their spread by the root, and their tails.
+    tail = ndtr(-stdtrit(count - 1, (1 + LEVEL) / 2) * (count / (count - 1)) ** 0.5)
     return Estimate(value, *np.nanquantile(drawn, [tail, 1 - tail]).tolist(), count)
 
 
 def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
     """NaN where it divides by 0."""
     return np.divide(top, bottom, out=np.full(np.shape(top), np.nan), where=bottom != 0)
-
-
-def _tail(count: int) -> float:
-    """The share to cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees, because
-    resampling n values underestimates their spread by the root, and their tails.
-    """
-    return float(ndtr(-stdtrit(count - 1, (1 + LEVEL) / 2) * (count / (count - 1)) ** 0.5))
 
 
 def two_phase(measured: np.ndarray, predicted: np.ndarray, others: np.ndarray,

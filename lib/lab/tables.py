@@ -53,8 +53,7 @@ class Schema:
             raise ValueError(f"table {self.name}: columns missing or unknown: {sorted(differing)}; {DECLARED.name} "
                              f"declares {list(self.kinds)}")
         for name, kind in self.kinds.items():
-            fits = isinstance(row[name], KINDS[kind][1]) and (kind == "flag" or not isinstance(row[name], bool))
-            if not fits or kind == "text" and set("\r\n") & set(row[name]):
+            if not isinstance(row[name], KINDS[kind][1]) or kind == "text" and set("\r\n") & set(row[name]):
                 raise ValueError(f"table {self.name}, column {name}: {row[name]!r} is not of kind {kind}")
 
 

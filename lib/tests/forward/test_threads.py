@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakKeyDictionary
 
 import pytest
-import torch
 
 from lib.attention.registration import using_attention
 from lib.decoding import generate
@@ -13,7 +12,6 @@ from lib.drafters import make
 from lib.forward import load_pair
 from lib.forward.passes import LAYERS, NATIVE
 from lib.kernels import build
-from lib.lab.processor import one_thread
 from lib.tests import small_heads, small_models
 
 THREADS = 4
@@ -63,15 +61,3 @@ def test_an_attention_is_set_by_one_thread_at_a_time():
             return {model.config._attn_implementation for _ in range(100)}
 
     assert at_once(inside) == [{"tree"}] * THREADS and model.config._attn_implementation == "eager"
-
-
-def test_short_work_in_several_threads_leaves_the_number_of_threads_as_it_was():
-    before, entered = torch.get_num_threads(), threading.Barrier(THREADS)
-
-    def work(thread: int) -> int:
-        with one_thread():
-            entered.wait()
-            inside = torch.get_num_threads()
-        return inside, torch.get_num_threads()
-
-    assert at_once(work) == [(1, before)] * THREADS and torch.get_num_threads() == before

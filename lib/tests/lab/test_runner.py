@@ -107,11 +107,7 @@ def test_without_words_all_notebooks_run_with_the_default_profile(home):
     first = made(home).stages["01_shapes"]
     assert first == {"count": 5, "share": 1.0, "names": ["a", "b"], "file": "", "run_dir": "../data/runs/cpu"}
     assert isinstance(first["share"], float)
-
-
-@pytest.mark.parametrize("word", ["1", "01", "01_shapes"])
-def test_a_notebook_is_named_by_number_or_name(home, word):
-    assert list(made(home, "quick", word).stages) == ["01_shapes"]
+    assert [list(made(home, "quick", word).stages) for word in ("1", "01", "01_shapes")] == 3 * [["01_shapes"]]
 
 
 def test_settings_reach_every_notebook_that_has_the_parameter_and_name_another_run(home):
@@ -148,12 +144,10 @@ def test_a_wrong_command_is_named_with_the_nearest_right_one(home, words, option
 @pytest.mark.parametrize(("text", "complaint"), [
     ("01_shapes:\n  cuont: 3\n", "01_shapes: profile quick: no parameter is called 'cuont': did you mean count"),
     ("01_shapes:\n  count: many\n", "count is 'many': Input should be a valid integer"),
-    ("01_shapes:\n  names: [[a]]\n", r"names is \['a'\]: Input should be a valid string"),
     ("01_shape:\n  count: 3\n", "no notebook is called '01_shape': did you mean 01_shapes"),
     ("- 3\n", "Input should be a valid dictionary"),
     ("a: [\n", "cannot be read"),
-    ("seconds: {01_shapes: soon}\n", "seconds is 'soon': Input should be a valid number"),
-    ("about: [fast]\nonline: perhaps\n", r"(?s)about is \['fast'\].*online is 'perhaps'"),
+    ("about: [fast]\nonline: perhaps\n", r"(?s)about is \['fast'\].*profile .* online is 'perhaps'"),
 ])
 def test_a_wrong_profile_says_where_it_is_wrong(home, text, complaint):
     (home / "notebooks" / "params" / "quick.yaml").write_text(text)

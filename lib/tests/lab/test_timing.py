@@ -1,6 +1,5 @@
 """The clock is fair, bounded, and says what it left out."""
 
-import contextlib
 import itertools
 import platform
 
@@ -57,22 +56,6 @@ def test_an_alternative_whose_first_call_fails_is_skipped_with_the_reason(simula
 
     times = simulation.time(3, 1.0, broken=map(failing, [0]), fine=[0.01])
     assert times["broken"].skipped == "failed: MemoryError: no room" and times["fine"].repeats == 3
-
-
-def test_a_gpu_s_own_clock_starts_when_the_host_has_gone_ahead(monkeypatch):
-    """It sleeps until the call is queued, so that launching is not timed; milliseconds become seconds."""
-    done = []
-
-    class Event:
-        def __init__(self, enable_timing):
-            self.record, self.synchronize = lambda: done.append("mark"), lambda: done.append("wait")
-            self.elapsed_time = lambda other: 2.5
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: done.append("sleep"), raising=False)
-    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
-    assert timing.device_seconds(lambda: done.append("call"), "cuda") == 2.5e-3
-    assert done == ["sleep", "mark", "call", "mark", "wait"]
 
 
 def test_the_machine_is_described_without_naming_it():
