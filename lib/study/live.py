@@ -21,8 +21,6 @@ from lib.verify.rules import RULES
 
 SAMPLED_ROWS = 16  # prompts per batch of sampled decoding
 BY_NODE = ("multi_step", "k_seq", "without_replacement")  # rules that decide node by node
-
-
 Setting = tuple[str, str, str, float]  # a drafter's spec, a verification rule, the name of a tree, and a temperature
 
 

@@ -95,16 +95,14 @@ def competing(pairs: Sequence, specs: Sequence[str], longest: int, seed: int) ->
     drafters = drafters_of(pairs, sorted(replayed, key=lambda spec: parse(spec)[0] != MODEL), longest)
     if not recording.of_ranks(drafters):
         drafters[NGRAMS] = NgramDrafter(NgramTables((), pairs[0].target.config.get_text_config().vocab_size))
-    random = make("random", pairs[0], {"generator": torch.Generator().manual_seed(seed)})
-    return drafters | {"random": random}
+    return drafters | {"random": make("random", pairs[0], {"generator": torch.Generator().manual_seed(seed)})}
 
 
 def can_have(pairs: Sequence, spec: str) -> bool:
     """Whether the heads, tables, models and frequent tokens that a drafter needs exist for the target."""
-    target, needed, (_, options) = pairs[0].target_name, needs(spec), parse(spec)
-    return (needed - {DRAFT_MODEL} <= {*made_for(target)}
-            and (DRAFT_MODEL not in needed or any(pair.draft_model is not None for pair in pairs))
-            and ("vocabulary" not in options or vocabulary.ships(target)))
+    target = pairs[0].target_name
+    existing = {*made_for(target)} | {DRAFT_MODEL for pair in pairs if pair.draft_model is not None}
+    return needs(spec) <= existing and ("vocabulary" not in parse(spec)[1] or vocabulary.ships(target))
 
 
 def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
@@ -153,8 +151,7 @@ def add_details(bench: Bench, judging: Trace, ways: Sequence[Way], is_first: boo
 def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
     """The choosing and the judging part of a trace, without texts that loop."""
     used = without_loops(bench)
-    choosing, judging = (recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
-    return choosing, judging
+    return tuple(recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
 
 
 def shapes_of(drafter: Drafter, is_first: bool, settings: Acceptance, bench: Bench) -> list[str]:
