@@ -56,7 +56,7 @@ class OpenVino:
         Method("model", DRAFT_MODEL, exports.draft_model, ending=shortened),
         Method("eagle3", EAGLE3, exports.eagle3_head, ending=shortened),
         Method("eagle3", EAGLE3_TREE, exports.eagle3_head, ending=cut, alone=True,
-               shape=lambda tokens: Eagle2(WIDTH, min(DEPTH, tokens), tokens)))
+               shape=lambda tokens: Eagle2(tokens, min(DEPTH, tokens), WIDTH)))
 
     def line(self, setting: Setting) -> str:
         """What a user sets."""

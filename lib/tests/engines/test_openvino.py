@@ -61,7 +61,7 @@ def test_rounds_are_counted_by_what_they_give(worker):
 def test_settings_are_the_engines_own_and_drafts_those_of_its_look_up():
     assert options_of(Setting(PLAIN)) == {} and options_of(Setting("eagle3/tree", 2, "head"))["tree_depth"] == 2
     tree = next(method for method in OPENVINO.methods if method.alone)
-    assert tree.shape(8) == Eagle2(WIDTH, DEPTH, 8) and tree.shape(2).max_depth == 2, "no deeper than it has tokens"
+    assert tree.shape(8) == Eagle2(8, DEPTH, WIDTH) and tree.shape(2).max_depth == 2, "no deeper than it has tokens"
     (text := (drafter := FilledLookupDrafter(2)).new_text()).extend([1, 2, 3, 9, 1, 2, 4, 1, 2])
     assert drafter.draft(text, shapes.chain(3)).tokens.tolist() == [2, 3, 9, 1], "the first occurrence"
     text.extend([8])
