@@ -81,7 +81,7 @@ def test_windows_mixtures_and_convolutions_are_timed_on_the_same_text_again(conf
 
 @pytest.mark.parametrize("config, name", [
     (Qwen3NextConfig(layer_types=["linear_attention", "full_attention"], num_experts=4, num_experts_per_tok=2,
-                     moe_intermediate_size=16, head_dim=8, **SIZES), "LinearAttentionLayer"),
+                     moe_intermediate_size=16, head_dim=8, **SIZES), "DynamicLayer, LinearAttentionLayer"),
     (MambaConfig(vocab_size=small_models.VOCABULARY, hidden_size=32, num_hidden_layers=2), "NoneType|Linear")],
     ids=["hybrid", "mamba"])
 def test_a_cache_that_cannot_be_cropped_is_refused_by_name(config, name, monkeypatch):
