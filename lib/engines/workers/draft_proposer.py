@@ -10,9 +10,9 @@ and "schedule", as in num_speculative_tokens_per_batch_size, which vLLM does not
 """
 
 import json
-from array import array
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -49,35 +49,16 @@ class SuffixChain(SuffixAutomaton):
         if self.matched() < self.enough:
             return []
         parents, tokens = trie(self.tokens[-1], self.continuations(most), most)
-        node, drafted = ROOT, []
-        for child, parent in enumerate(parents):
-            if parent == node:
-                node = child
-                drafted.append(tokens[child])
-        return drafted
-
-
-class Text:
-    """A request's tokens so far, and their indexes, of which the first that has a draft gives it."""
-
-    def __init__(self, indexes: list[NgramChain | SuffixChain]):
-        self.tokens, self.indexes = array("i"), indexes
-
-    def begins(self, row: np.ndarray) -> bool:
-        """Whether a request's tokens int32[n] begin with these."""
-        return np.array_equal(row[: len(self.tokens)], np.frombuffer(self.tokens, np.intc))
-
-    def draft(self, row: np.ndarray, most: int) -> list[int]:
-        """The draft after a request's tokens, which begin with these."""
-        new_tokens = row[len(self.tokens) :].tolist()
-        for part in (self.tokens, *self.indexes):
-            part.extend(new_tokens)
-        return next(filter(None, (index.draft(most) for index in self.indexes)), [])
+        branch = [ROOT]
+        while branch[-1] in parents:
+            branch.append(parents.index(branch[-1]))
+        return [tokens[node] for node in branch[1:]]
 
 
 class Proposer:
     """Drafts for vLLM's rows of tokens, which have no names and move between rounds: a row continues a text of an
-    earlier round with which it begins, or is read anew. A kind has `defaults`, and `indexes` of a new text.
+    earlier round with which it begins, or is read anew. A kind has `defaults`, and the `indexes` of a new text, of
+    which the first that has a draft gives it.
     """
 
     def __init__(self, vllm_config):
@@ -88,7 +69,7 @@ class Proposer:
         self.num_tokens = vllm_config.speculative_config.num_speculative_tokens
         self.window, vocabulary = vllm_config.model_config.max_model_len, vllm_config.model_config.get_vocab_size()
         self.tables = read_tables(self.options["tables"], vocabulary) if "tables" in self.options else None
-        self.texts: dict[int, Text] = {}  # by the last row of each
+        self.texts: dict[int, SimpleNamespace] = {}  # tokens and indexes, by the last row of each
 
     def load_model(self, *_) -> None:
         """There is none."""
@@ -101,10 +82,17 @@ class Proposer:
         for slot, sampled in enumerate(sampled_token_ids):
             row = token_ids_cpu[slot, : num_tokens_no_spec[slot]]
             room = min(most, self.num_tokens, self.window - len(row) - 1)  # a place for the target's own next token
-            if drafting := bool(sampled) and room > 0:
-                texts = (text for text in chain([earlier.get(slot)], earlier.values()) if text and text.begins(row))
-                self.texts[slot] = next(texts, None) or Text(self.indexes())
-            drafts.append(self.texts[slot].draft(row, room) if drafting else [])
+            if not sampled or room <= 0:
+                drafts.append([])
+                continue
+            texts = (text for text in chain([earlier.get(slot)], earlier.values())
+                     if text and np.array_equal(row[: len(text.tokens)], text.tokens))
+            text = next(texts, None) or SimpleNamespace(tokens=row[:0], indexes=self.indexes())
+            new_tokens = row[len(text.tokens) :].tolist()
+            for index in text.indexes:
+                index.extend(new_tokens)
+            text.tokens, self.texts[slot] = row.copy(), text
+            drafts.append(next(filter(None, (index.draft(room) for index in text.indexes)), []))
         return drafts
 
 
@@ -114,7 +102,6 @@ class Ngrams(Proposer):
     defaults = {"tables": "", "enough": 2, "longest": 4}
 
     def indexes(self):
-        """Of a new text."""
         return [NgramChain(self.tables, self.options["enough"], self.options["longest"])]
 
 
@@ -124,7 +111,6 @@ class Sam(Proposer):
     defaults = {}
 
     def indexes(self):
-        """Of a new text."""
         return [SuffixChain(enough=1)]
 
 
@@ -134,7 +120,6 @@ class Combined(Proposer):
     defaults = {"tables": "", "enough": 4}
 
     def indexes(self):
-        """Of a new text."""
         return [SuffixChain(self.options["enough"]), NgramChain(self.tables, 2, 4)]
 
 
