@@ -13,16 +13,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from lib.engines.methods import Way
+from lib.engines.methods import PLAIN, Way
+from lib.lab.provenance import HOME
 
 LOG_LINES = 8  # last lines of a log that an error quotes
-PATIENCE = 10  # seconds that a process has to end after each signal
-
-
-class EngineError(RuntimeError):
-    """An engine did not start, died, or refused a request; the message has the last lines of its log."""
+PATIENCE = 10  # seconds that a process has to end
 
 
 @dataclass(frozen=True)
@@ -32,8 +28,7 @@ class Decoded:
     tokens: of each prompt, without the prompt. seconds: of the call; prefill: of it until each prompt had its first
     token; drafting: of it in drafting. steps: forward passes of the target after the prefill; drafting_steps: those of
     them in which drafting takes forward passes, or all where it never does. As the backend counts: drafts, rounds with
-    at least one draft token; drafted, draft tokens; accepted, draft tokens by position in the draft. NaN, -1 and empty
-    where it counts none.
+    at least one draft token; drafted and accepted, draft tokens. NaN or -1 where it counts none.
     """
 
     tokens: Sequence[Sequence[int]]
@@ -44,10 +39,10 @@ class Decoded:
     drafting_steps: int = -1
     drafts: int = -1
     drafted: int = -1
-    accepted: Sequence[int] = ()
+    accepted: int = 0
 
 
-class Running(AbstractContextManager, Protocol):
+class Running(AbstractContextManager):
     """A backend that has started with a way to draft; leaving the context ends it."""
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
@@ -56,36 +51,48 @@ class Running(AbstractContextManager, Protocol):
 
         drafted: with the method FORCED, the draft tokens of each round, of which none is accepted: each round then
             gives one token, and the time between two tokens is that of a check. The output may be invalid.
-        EngineError where the engine dies.
+        RuntimeError where the engine dies.
         """
 
+    def __exit__(self, *error) -> None:
+        """Nothing has to end."""
 
-class Backend(Protocol):
-    """Whoever decodes, with a number format: this project's loop (`own`), or a serving engine (`registry.Served`).
 
-    name: in tables. batches: whether it decodes several prompts together while it drafts. idles: whether a round
+@dataclass(frozen=True)
+class Engine:
+    """A serving engine with a number format and a target: a backend. The others, `own.Own` and `log.Log`, have the same
+    interface: `start`, `line`, name, batches, idles, padded and at_once.
+
+    name: in tables. compiled: whether vLLM compiles the model, for which it needs a minute and a C++ compiler. target:
+    as `load_pair` gives it. Of an engine's class: title; environment; methods; words, which may follow its name: number
+    formats and options. batches: whether it decodes several prompts together while it drafts. idles: whether a round
     without a draft differs from a plain step. padded: whether each row of a check is as wide as the widest. at_once:
-    ways that run at the same time, beside plain decoding.
+    ways that run at the same time, beside plain decoding; each has a process with weights of its own.
     """
 
     name: str
-    batches: bool
-    idles: bool
-    padded: bool
-    at_once: int
+    dtype: str = "float32"
+    compiled: bool = False
+    target: object = None
+    threads: int = 1
+    words = ("float32", "bfloat16")
+    batches, idles, padded, at_once = True, False, False, 3
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> Running:
-        """The backend with a way to draft. window: positions of prompt and answer together; batch: prompts decoded
-        together at most; log: the file of a process's output. EngineError where it ends.
+        """The engine with a way to draft. window: positions of prompt and answer together; batch: prompts decoded
+        together at most; log: the file of the process's output. RuntimeError with its last lines where it ends.
         """
 
+    def command(self, way: Way) -> str:
+        """The options, or lines of code, by which the engine drafts."""
+
     def line(self, way: Way) -> str:
-        """What a user sets to decode so."""
+        """What a user sets to decode so, with paths from the repository's root on; nothing for plain decoding."""
+        return "" if way.method == PLAIN else self.command(way).replace(f"{HOME}/", "")
 
 
-class Worker(AbstractContextManager):
-    """A script of `workers` that another Python runs, which gets requests over one pipe and replies over another;
-    implements `Running`.
+class Worker(Running):
+    """A script of `workers` that another Python runs, which gets requests over one pipe and replies over another.
 
     environment: variables, in place of this process's own where both have one. log: of output and errors. start: what
     the script starts the engine with.
@@ -109,7 +116,7 @@ class Worker(AbstractContextManager):
         try:
             self.ask("start", **start)
         except BaseException:
-            self.close()
+            self.__exit__()
             raise
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
@@ -119,7 +126,7 @@ class Worker(AbstractContextManager):
                                   drafted=drafted))
 
     def ask(self, do: str, **request):
-        """The reply of the handler of this name. EngineError where it raises, or where the process dies."""
+        """The reply of the handler of this name. RuntimeError where it raises, or where the process dies."""
         try:
             self._requests.write(json.dumps({"do": do, **request}) + "\n")
             self._requests.flush()
@@ -129,30 +136,25 @@ class Worker(AbstractContextManager):
         if not line:
             end(self.process)
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
-            raise EngineError("\n  ".join((f"{self.name} ended with status {self.process.returncode}; the last lines "
+            raise RuntimeError("\n  ".join((f"{self.name} ended with status {self.process.returncode}; the last lines "
                                            f"of {self.log}:", *lines)))
         reply = json.loads(line)
         if "error" in reply:
-            raise EngineError(f"{self.name} refused: {reply['error']}; its log is {self.log}")
+            raise RuntimeError(f"{self.name} refused: {reply['error']}; its log is {self.log}")
         return reply["reply"]
 
-    def close(self) -> None:
+    def __exit__(self, *error) -> None:
         """Closes the pipes, at which the process ends."""
         for pipe in (self._requests, self._replies):
             with suppress(BrokenPipeError):
                 pipe.close()
         end(self.process)
 
-    def __exit__(self, *error) -> None:
-        self.close()
-
 
 def end(process: subprocess.Popen) -> None:
-    """Ends the first process of a session, gently first, and then what is left of its session."""
-    for stop in (lambda: None, process.terminate, process.kill):
-        stop()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(PATIENCE)
-            break
+    """Waits for the first process of a session, and kills what is left of the session then."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE)
     with suppress(ProcessLookupError):  # where nothing is left
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

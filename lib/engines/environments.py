@@ -22,15 +22,16 @@ DONE = "packages.txt"  # in a finished environment: the commands that made it
 class Environment:
     """What an engine needs.
 
-    steps: arguments of pip, one list after another. licence: of the engine. gigabytes: on the disk; minutes: to make it
-    on two cores. notes: what a user has to know, one sentence each. variables: of the environment in which pip runs.
+    steps: arguments of pip, one list after another; none where this project's environment has the engine. licence: of
+    the engine. gigabytes: on the disk; minutes: to make it on two cores. notes: what a user has to know, one sentence
+    each. variables: of the environment in which pip runs.
     """
 
     name: str
-    steps: Sequence[Sequence[str]]
-    licence: str
-    gigabytes: float
-    minutes: float
+    steps: Sequence[Sequence[str]] = ()
+    licence: str = ""
+    gigabytes: float = 0
+    minutes: float = 0
     notes: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -42,6 +43,8 @@ class Environment:
     @property
     def python(self) -> Path:
         """Its Python. FileNotFoundError names the command that makes it."""
+        if not self.steps:
+            return Path(sys.executable)
         if not self.is_there:
             raise FileNotFoundError(f"the engine {self.name} is not installed; ./run_notebooks.sh engines {self.name} "
                                     f"installs it under {self.folder} ({self.gigabytes:g} GB, about "

@@ -4,7 +4,6 @@ Weights keep the values that this project's own loop decodes with, so that texts
 GGUF file are what its blocks stand for (see `lib.models.gguf`). What is not there yet is made under WEIGHTS.
 """
 
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,9 +27,6 @@ FILE_TYPES = {"float32": gguf.LlamaFileType.ALL_F32, "bfloat16": gguf.LlamaFileT
 WRITERS = ("general.architecture", "general.file_type", "general.alignment")  # keys that a writer writes itself
 
 
-# ------------------------------------------------------------------------------------------------------------- folders
-
-
 def folder(model, target=None) -> Path:
     """The folder of a model with its tokenizer; model, target: as `load_pair` gives them.
 
@@ -50,7 +46,7 @@ def folder(model, target=None) -> Path:
     made.mkdir(parents=True)
     for file in [*source.iterdir(), *(folder(target) / name for name in TOKENIZER)]:
         if file.is_file():
-            os.symlink(file.resolve(), made / file.name)
+            (made / file.name).symlink_to(file.resolve())
     return made
 
 
@@ -61,23 +57,16 @@ def draft_model(pair) -> str:
     return str(folder(pair.draft_model, pair.target))
 
 
-def ngram_tables(pair) -> str:
-    """The folder of the n-gram tables of a pair's target. ValueError where there are none."""
-    return str(folder_of(pair.target_name, files.NGRAMS).resolve())
-
-
 def eagle3_head(pair) -> str:
     """A folder with the EAGLE-3 head of a pair's target."""
-    source = folder_of(pair.target_name, "eagle3")
-    return str(write_head(source, pair.target, WEIGHTS / f"{pair.target_name}-eagle3"))
+    return str(write_head(folder_of(pair.target_name, "eagle3"), pair.target, WEIGHTS / f"{pair.target_name}-eagle3"))
 
 
 def write_head(source: str | Path, target, made: Path) -> Path:
     """Writes the EAGLE-3 head in a folder for a target to `made`, in the target's dtype, with the rows of the target's
-    output layer for the tokens that it drafts. Returns `made`.
+    output layer for the tokens that it drafts. Returns `made`. Checked with vLLM 0.32.
 
-    Checked with vLLM 0.32. ValueError for another kind of head, and for one that reads a hidden state that engines do
-    not hand over.
+    ValueError for another kind of head, and for one that reads a hidden state that engines do not hand over.
     """
     head, layers = files.load("eagle3", source, target), target.config.get_text_config().num_hidden_layers
     features = head.config.feature_layers
@@ -91,12 +80,9 @@ def write_head(source: str | Path, target, made: Path) -> Path:
     return made
 
 
-# ---------------------------------------------------------------------------------------------------------- GGUF files
-
-
-def target_file(source: Path, dtype: str, into: Path = WEIGHTS) -> Path:
+def target_file(source: Path, dtype: str) -> Path:
     """A target's GGUF file, which is no shard, in float32 or bfloat16, with all its other keys."""
-    made = into / f"{source.stem}-{source.stat().st_mtime_ns:x}.{dtype}.gguf"
+    made = WEIGHTS / f"{source.stem}-{source.stat().st_mtime_ns:x}.{dtype}.gguf"
     if not made.exists():
         reader = gguf.GGUFReader(source)
         kind = reader.fields["general.architecture"].contents()
@@ -105,11 +91,12 @@ def target_file(source: Path, dtype: str, into: Path = WEIGHTS) -> Path:
     return made
 
 
-def drafter_file(source: Path, target: Path, dtype: str, into: Path = WEIGHTS) -> Path:
-    """The GGUF file of a draft model of the Llama type in the folder `source`, with the tokenizer of a target's file.
-    ValueError for a model of another type or number of tokens.
+def drafter_file(pair, target: Path) -> Path:
+    """The GGUF file, in float32, of a pair's draft model, with the tokenizer of a target's file. ValueError for a model
+    that is no Llama model, or has another number of tokens.
     """
-    made = into / f"{source.name}-{(source / 'config.json').stat().st_mtime_ns:x}.{dtype}.gguf"
+    source = Path(draft_model(pair))
+    made = WEIGHTS / f"{source.name}-{(source / 'config.json').stat().st_mtime_ns:x}.float32.gguf"
     if made.exists():
         return made
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, use_safetensors=True)
@@ -131,7 +118,7 @@ def drafter_file(source: Path, target: Path, dtype: str, into: Path = WEIGHTS) -
         if name.endswith(("q_proj.weight", "k_proj.weight")):  # rows that a rotation takes together, side by side
             values = values.unflatten(0, (-1, 2, config.head_dim // 2)).transpose(1, 2).reshape(values.shape)
         tensors[names.get_name(name, (".weight",))] = values.detach().numpy()
-    _write(made, writer, reader, ("tokenizer",), dtype, tensors.items())
+    _write(made, writer, reader, ("tokenizer",), "float32", tensors.items())
     return made
 
 

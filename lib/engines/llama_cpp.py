@@ -4,15 +4,14 @@ As build 11434 works. Its package is a program under a licence of its own, which
 """
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 
 from lib.drafters.drafter import TextDrafter, merge
 from lib.drafters.registry import AGAIN, Traits
 from lib.engines import exports
-from lib.engines.driver import Worker
+from lib.engines.driver import Engine, Worker
 from lib.engines.environments import Environment
-from lib.engines.methods import FORCED, LONGEST, PLAIN, Method, Setting, shortened
+from lib.engines.methods import FORCED, LONGEST, PLAIN, Method, Way, shortened
 from lib.lab import processor
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
@@ -67,42 +66,31 @@ def file_of(model) -> Path:
     return Path(file)
 
 
-def drafter_file(pair) -> str:
-    """The GGUF file of a pair's draft model, in float32."""
-    return str(exports.drafter_file(Path(exports.draft_model(pair)), file_of(pair.target), "float32"))
-
-
-class LlamaCpp:
-    """The engine: see `registry.Served`. With forced drafts a call may ask for as many as the setting has. A text ends
-    at llama.cpp's own end tokens too, or, without `ends`, at none.
+class LlamaCpp(Engine):
+    """With forced drafts a call may ask for as many as the setting has. A text ends at llama.cpp's own end tokens too,
+    or, without `ends`, at none.
     """
 
-    name, environment, batches, idles = ENVIRONMENT.name, ENVIRONMENT, True, False
+    title, environment, words = "llama.cpp", ENVIRONMENT, tuple(FORMATS)
     methods = (
         Method("lookup", LOOKUP, drafter=lambda pair, tokens: NgramSimple(min(LONGEST, tokens)), ending=shortened),
-        Method("model", DRAFT_MODEL, drafter_file, ending=shortened))
+        Method("model", DRAFT_MODEL, lambda pair: str(exports.drafter_file(pair, file_of(pair.target))),
+               ending=shortened))
 
-    def line(self, setting: Setting) -> str:
-        """What a user sets."""
-        return shlex.join(options_of(setting))
+    def command(self, way: Way) -> str:
+        """The options of the server."""
+        return OPTIONS[way.method].format(drafter=shlex.quote(way.weights or ""), nodes=way.nodes,
+                                          matched=min(LONGEST, way.nodes))
 
-    def start(self, target, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
-              log: Path) -> Worker:
-        """As `registry.Served` calls it. ValueError for a target that is no GGUF file."""
-        file = file_of(target) if dtype == STORED else exports.target_file(file_of(target), dtype)
-        kind, positions = FORMATS[dtype], batch * (window + 2 * setting.tokens + 2)
-        general = (f"--threads {threads} --threads-batch {threads} --parallel {batch} --kv-unified "
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
+        """As `Engine.start`. ValueError for a target that is no GGUF file."""
+        file = file_of(self.target)
+        file = file if self.dtype == STORED else exports.target_file(file, self.dtype)
+        kind, positions = FORMATS[self.dtype], batch * (window + 2 * way.nodes + 2)
+        general = (f"--threads {self.threads} --threads-batch {self.threads} --parallel {batch} --kv-unified "
                    f"--ctx-size {positions} -ctk {kind} -ctv {kind} -ctkd {kind} -ctvd {kind} --cache-ram 0 --metrics "
-                   "--offline --no-ui --cors-origins http://127.0.0.1" + " --flash-attn off" * (dtype == "float32")
+                   "--offline --no-ui --cors-origins http://127.0.0.1"
+                   + " --flash-attn off" * (self.dtype == "float32")
                    + " --no-repack" * ("amx_tile" in processor.flags()))
-        return Worker(self.name, ENVIRONMENT.python, "llama_cpp.py", log, {}, drafts=setting.method != PLAIN,
-                      arguments=["--model", str(file), *general.split(), *options_of(setting)])
-
-
-def options_of(setting: Setting) -> Sequence[str]:
-    """The options of a setting, as words of a command line."""
-    return [word.format(drafter=setting.drafter, nodes=setting.tokens, matched=min(LONGEST, setting.tokens))
-            for word in OPTIONS[setting.method].split()]
-
-
-LLAMA_CPP = LlamaCpp()
+        return Worker(self.title, ENVIRONMENT.python, "llama_cpp.py", log, {}, drafts=way.method != PLAIN,
+                      arguments=["--model", str(file), *general.split(), *shlex.split(self.command(way))])

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from lib.engines.driver import EngineError, Running
+from lib.engines.driver import Running
 from lib.engines.methods import Way
 from lib.models.load import Served
 from lib.replay import recording
@@ -17,7 +17,7 @@ from lib.replay.trace import Trace, loops
 
 @dataclass(frozen=True)
 class Log:
-    """The model that wrote logged texts: see `driver.Backend`.
+    """The model that wrote logged texts, with the interface of `driver.Engine`.
 
     name: "log", or the name under which the model is served. target: with its tokenizer, and the draft models that run
     here. temperature: at which the texts were written.
@@ -38,9 +38,9 @@ class Log:
                                eos_token_ids=self.target.eos_token_ids)
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> Running:
-        """EngineError: nothing is decoded here."""
-        raise EngineError(f"the texts of {self.name} were written elsewhere; lib/engines/measure_served.py writes a "
-                          "file of costs where the model is served")
+        """RuntimeError: nothing is decoded here."""
+        raise RuntimeError(f"the texts of {self.name} were written elsewhere; lib/engines/measure_served.py writes a "
+                           "file of costs where the model is served")
 
     def line(self, way: Way) -> str:
         """Nothing, since the engine that serves the model is not known; see `registry.lines`."""

@@ -2,8 +2,8 @@
 number of draft tokens.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,18 +19,6 @@ from lib.trees.tree import Tree
 PLAIN, FORCED = "plain", "forced"  # methods of every engine: nothing is drafted; drafts of a number, none accepted
 LONGEST = 4  # tokens of the n-grams that look-up compares, as `lib.drafters.text_drafters.LookupDrafter` does
 Sizes = np.ndarray  # int64[R, 3]: of each round the draft tokens, the accepted ones, and the drafter's forward passes
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How an engine drafts: a method's name, the number of draft tokens per round, the drafter's weights (a folder or
-    file that the engine reads), and options that hold for the engine, such as "compiled", or "schedule" (see `vllm`).
-    """
-
-    method: str = PLAIN
-    tokens: int = 0
-    drafter: str = ""
-    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def whole(sizes: Sizes, room: np.ndarray, left: np.ndarray) -> Sizes:
@@ -61,22 +49,18 @@ class Method:
 
     spec: str
     name: str
-    weights: Callable[[object], str] | None = None
+    weights: Callable[[object], str] = lambda pair: ""
     drafter: Callable[[object, int], Drafter] | None = None
     ending: Callable[[Sizes, np.ndarray, np.ndarray], Sizes] = whole
     shape: Callable[[int], Tree | Growth] = chain
     at_prompt: bool = False
     alone: bool = False
 
-    def setting(self, pair, tokens: int) -> Setting:
-        """The setting with this number of draft tokens, for a pair."""
-        return Setting(self.name, tokens, self.weights(pair) if self.weights else "")
-
     def way(self, pair, tokens: int) -> "Way":
         """The way with this number of draft tokens, for a pair."""
         drafter = self.drafter(pair, tokens) if self.drafter else make(self.spec, pair)
         return Way(f"{self.name}:{tokens}", self.name, self.shape(tokens), f"chain:{tokens}", drafter, "",
-                   self.setting(pair, tokens), self.ending, self.at_prompt, self.alone)
+                   self.weights(pair), (), self.ending, self.at_prompt, self.alone)
 
 
 def chains_of(spec: str) -> Callable[[object, int], Drafter]:
@@ -91,7 +75,8 @@ class Way:
     name: in tables. method: the drafter's spec (see `drafters.make`), or the engine's name. shape, shape_name: the tree
     or growth rule that it drafts. drafter: the one that drafts the same in replay; None for plain decoding and forced
     drafts. ranked: the name under which a trace has the ranks of the drafter, or of the one behind its look-up.
-    setting: of an engine. ending, at_prompt, alone: as of `Method`.
+    weights: the file or folder of the drafter that an engine reads, "" where it reads none; None for this project's
+    loop. schedule: draft tokens by batch size (see `vllm.ranges`). ending, at_prompt, alone: as of `Method`.
     """
 
     name: str
@@ -100,7 +85,8 @@ class Way:
     shape_name: str = "chain:0"
     drafter: Drafter | None = None
     ranked: str = ""
-    setting: Setting = Setting()
+    weights: str | None = None
+    schedule: Sequence[Sequence[int]] = ()
     ending: Callable[[Sizes, np.ndarray, np.ndarray], Sizes] = whole
     at_prompt: bool = False
     alone: bool = False
@@ -121,7 +107,7 @@ PLAIN_WAY = Way(PLAIN, PLAIN)
 
 def forced(nodes: int) -> Way:
     """Forced drafts of up to so many nodes."""
-    return Way(FORCED, FORCED, chain(nodes), f"chain:{nodes}", setting=Setting(FORCED, nodes))
+    return Way(FORCED, FORCED, chain(nodes), f"chain:{nodes}")
 
 
 def rounds_of(way: Way, recorded: Recorded, new_tokens: int) -> list[Sizes]:

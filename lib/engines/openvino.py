@@ -10,9 +10,9 @@ from pathlib import Path
 from lib.drafters.drafter import UNKNOWN, merge
 from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
-from lib.engines.driver import Worker
+from lib.engines.driver import Engine, Worker
 from lib.engines.environments import Environment
-from lib.engines.methods import FORCED, LONGEST, PLAIN, Method, Setting, cut, shortened
+from lib.engines.methods import FORCED, LONGEST, PLAIN, Method, Way, cut, shortened
 from lib.engines.vllm import NgramDrafter
 from lib.lab import provenance
 from lib.trees.growth import Eagle2, Growth
@@ -36,21 +36,18 @@ class FilledLookupDrafter(NgramDrafter):
     shape's depth with UNKNOWN, since the engine checks as many tokens in each round, found or not.
     """
 
-    def __init__(self, max_ngram_size: int):
-        super().__init__(max_ngram_size, 1)
-
     def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
         """One chain."""
         root, *drafted = super().draft(text, shape).token_list
         return merge(root, [drafted + [UNKNOWN] * (shape.max_depth - len(drafted))])
 
 
-class OpenVino:
-    """The engine: see `registry.Served`. Weights are folders that are exported at the first start. With an EAGLE-3 head
-    it also drafts a tree that grows anew in each round (EAGLE-2), one prompt at a time.
+class OpenVino(Engine):
+    """Weights are folders that are exported at the first start. With an EAGLE-3 head it also drafts a tree that grows
+    anew in each round (EAGLE-2), one prompt at a time.
     """
 
-    name, environment, batches, idles = "OpenVINO GenAI", ENVIRONMENT, True, False
+    title, environment = "OpenVINO GenAI", ENVIRONMENT
     methods = (
         Method("lookup", LOOKUP, drafter=lambda pair, tokens: FilledLookupDrafter(LONGEST), ending=cut),
         Method("model", DRAFT_MODEL, exports.draft_model, ending=shortened),
@@ -58,37 +55,35 @@ class OpenVino:
         Method("eagle3", EAGLE3_TREE, exports.eagle3_head, ending=cut, alone=True,
                shape=lambda tokens: Eagle2(tokens, min(DEPTH, tokens), WIDTH)))
 
-    def line(self, setting: Setting) -> str:
-        """What a user sets."""
-        options = ", ".join(f"{name}={value}" for name, value in options_of(setting).items())
-        model = f'draft_model=draft_model({setting.drafter!r}, "CPU")' if setting.drafter else "prompt_lookup=True"
+    def command(self, way: Way) -> str:
+        """The calls of Python."""
+        options = ", ".join(f"{name}={value}" for name, value in options_of(way).items())
+        model = f'draft_model=draft_model({way.weights!r}, "CPU")' if way.weights else "prompt_lookup=True"
         return f'LLMPipeline(MODEL, "CPU", {model}); GenerationConfig({options})'
 
-    def start(self, target, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
-              log: Path) -> Worker:
-        """As `registry.Served` calls it."""
-        precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
+        """As `Engine.start`."""
+        precision = {"float32": "f32", "bfloat16": "bf16"}[self.dtype]
         properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision,
-                      "INFERENCE_NUM_THREADS": threads}
+                      "INFERENCE_NUM_THREADS": self.threads}
         return Worker(
-            self.name, ENVIRONMENT.python, "openvino_worker.py", log, {}, method=setting.method,
-            model=exported(exports.folder(target), dtype, log), options=options_of(setting), properties=properties,
-            drafter=exported(Path(setting.drafter), dtype, log) if setting.drafter else "", batch=batch,
-            batched_tokens=window * batch)
+            self.title, ENVIRONMENT.python, "openvino_worker.py", log, {}, method=way.method, options=options_of(way),
+            model=exported(exports.folder(self.target), self.dtype, log), properties=properties, batch=batch,
+            drafter=exported(Path(way.weights), self.dtype, log) if way.weights else "", batched_tokens=window * batch)
 
 
-def options_of(setting: Setting) -> dict[str, object]:
+def options_of(way: Way) -> dict[str, object]:
     """Members of the engine's `GenerationConfig`; it refuses trees with fewer nodes than levels."""
-    if setting.method == PLAIN:
+    if way.method == PLAIN:
         return {}
-    tree = {"branching_factor": WIDTH, "tree_depth": min(DEPTH, setting.tokens)}
+    tree = {"branching_factor": WIDTH, "tree_depth": min(DEPTH, way.nodes)}
     by_method = {LOOKUP: {"max_ngram_size": LONGEST}, FORCED: {"max_ngram_size": 1}, EAGLE3_TREE: tree}
-    return {"num_assistant_tokens": setting.tokens, **by_method.get(setting.method, {})}
+    return {"num_assistant_tokens": way.nodes, **by_method.get(way.method, {})}
 
 
 def exported(source: Path, dtype: str, log: Path) -> str:
     """A model's folder in OpenVINO's form, made once of one in transformers' layout or of an EAGLE-3 head's in that of
-    its authors. log: of the exporter. EngineError with its last lines where it fails.
+    its authors. log: of the exporter. RuntimeError with its last lines where it fails.
     """
     source, weights = source.resolve(), WEIGHTS[dtype]
     folder = exports.WEIGHTS / f"{source.name}-{provenance.file_digest(source)[:12]}-openvino-{weights}"
@@ -96,10 +91,7 @@ def exported(source: Path, dtype: str, log: Path) -> str:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             made = Path(scratch, "made")
-            Worker("OpenVINO's exporter", ENVIRONMENT.python, "openvino_export.py", log, {"HF_HUB_OFFLINE": "1"},
-                   source=str(source), into=str(made), weights=weights).close()
-            made.rename(folder)
+            with Worker("OpenVINO's exporter", ENVIRONMENT.python, "openvino_export.py", log, {"HF_HUB_OFFLINE": "1"},
+                        source=str(source), into=str(made), weights=weights):
+                made.rename(folder)
     return str(folder)
-
-
-OPENVINO = OpenVino()

@@ -1,7 +1,6 @@
 """This project's loop as a backend in this process, one per number format: trees, growth rules and batches."""
 
 import time
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +10,9 @@ import torch
 
 from lib.attention.registration import takes_chains
 from lib.decoding import loop
-from lib.decoding.records import Generation, Round
 from lib.drafters.controls import ExcerptDrafter
 from lib.drafters.drafter import ROOT_ALONE, NoDrafter
-from lib.engines.driver import Decoded
+from lib.engines.driver import Decoded, Running
 from lib.engines.methods import FORCED, PLAIN, Way
 from lib.lab.timing import synchronise
 from lib.models.load import Pair
@@ -25,10 +23,10 @@ DEEPEST = 4  # levels of forced drafts: chains side by side, which a check reads
 
 @dataclass(frozen=True)
 class Own:
-    """The loop with the models of a pair: see `driver.Backend`.
+    """The loop with the models of a pair, with the interface of `driver.Engine`.
 
-    texts: of which forced drafts are excerpts. temperature: 0 is greedy;
-    above, drafts of chosen children are verified by naive sampling.
+    texts: of which forced drafts are excerpts. temperature: 0 is greedy; above, drafts of chosen children are verified
+    by naive sampling.
     """
 
     pair: Pair
@@ -43,9 +41,9 @@ class Own:
         """The name in tables: "own:bfloat16", or "own:bfloat16@0.7" at a temperature."""
         return f"own:{self.pair.dtype.partition('|')[0]}" + (f"@{self.temperature:g}" if self.temperature else "")
 
-    def start(self, way: Way, *, window: int, batch: int, log: Path) -> AbstractContextManager["Decoding"]:
-        """As `driver.Backend.start`."""
-        return nullcontext(Decoding(self, way))
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> "Decoding":
+        """As `Engine.start`."""
+        return Decoding(self, way)
 
     def line(self, way: Way) -> str:
         """The call of `generate`; a tree that was grown from text is written out."""
@@ -68,8 +66,8 @@ class Own:
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """The loop with one way: implements `driver.Running`."""
+class Decoding(Running):
+    """The loop with one way."""
 
     backend: Own
     way: Way
@@ -81,37 +79,21 @@ class Decoding:
         if self.way.name == PLAIN or drafted == 0:
             drafter, shape = NoDrafter(), ROOT_ALONE
         elif self.way.name == FORCED:
-            drafter, shape = self.backend.excerpts, forced_shape(drafted, self.backend.chains)
+            count = 1 if self.backend.chains else -(-drafted // DEEPEST)
+            drafter = self.backend.excerpts
+            shape = named(f"chain:{drafted}" if count == 1 else f"independent:{count}@{drafted}")
         ids, mask = next(loop.in_batches([torch.tensor(prompt) for prompt in prompts], len(prompts)))
         synchronise(pair.target.device)
         start = time.perf_counter()
         generation = loop.generate(
-            pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens, eos_token_id=list(ends),
-            rule="naive" if self.backend.temperature else "greedy", temperature=self.backend.temperature,
-            generator=torch.Generator().manual_seed(sum(map(len, prompts))))
+            pair.target, drafter, ids, attention_mask=mask, shape=shape, max_new_tokens=new_tokens,
+            eos_token_id=list(ends), rule="naive" if self.backend.temperature else "greedy",
+            temperature=self.backend.temperature, generator=torch.Generator().manual_seed(sum(map(len, prompts))))
         synchronise(pair.target.device)
-        return decoded(generation, time.perf_counter() - start)
-
-
-def forced_shape(nodes: int, chain: bool):
-    """Chains side by side of so many nodes with up to DEEPEST levels, or one chain."""
-    side_by_side = -(-nodes // DEEPEST)
-    return named(f"chain:{nodes}" if chain or side_by_side == 1 else f"independent:{side_by_side}@{nodes}")
-
-
-def decoded(generation: Generation, seconds: float) -> Decoded:
-    """What a call of the loop gave in so many seconds."""
-    steps = per_step(generation.rounds)
-    passes = [step for step in steps if step.draft_calls] or steps
-    drafts = [record for record in generation.rounds if record.drafted]
-    longest = max((record.accepted for record in drafts), default=0)
-    return Decoded(generation.new_tokens, seconds, prefill=seconds - sum(step.seconds for step in steps),
-                   drafting=sum(step.draft_seconds for step in steps), steps=len(steps), drafting_steps=len(passes),
-                   drafts=len(drafts), drafted=generation.drafted,
-                   accepted=[sum(record.accepted > position for record in drafts) for position in range(longest)])
-
-
-def per_step(rounds: Sequence[Round]) -> list[Round]:
-    """The first row's record of every step of a batch: records are ordered by step, then by row."""
-    begins = [True, *(after.row <= before.row for before, after in zip(rounds, rounds[1:]))]
-    return [record for record, first in zip(rounds, begins) if first]
+        seconds, rounds = time.perf_counter() - start, generation.rounds
+        # Of each step the record of its first row: records are ordered by step, then by row.
+        steps = [after for before, after in zip([None, *rounds], rounds) if before is None or after.row <= before.row]
+        passes = [step for step in steps if step.draft_calls] or steps
+        return Decoded(generation.new_tokens, seconds, prefill=seconds - sum(step.seconds for step in steps),
+                       drafting=sum(step.draft_seconds for step in steps), steps=len(steps), drafting_steps=len(passes),
+                       drafted=generation.drafted, accepted=generation.accepted)

@@ -4,7 +4,6 @@ What is said of it holds for 5.23. It drafts from the prompt on, in the forward 
 starts at the prompt's last token, and has its check in the time of the prefill.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,9 +11,9 @@ from lib.drafters.drafter import merge
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
-from lib.engines.driver import Worker
+from lib.engines.driver import Engine, Worker
 from lib.engines.environments import Environment
-from lib.engines.methods import LONGEST, Method, Setting, cut, shortened
+from lib.engines.methods import FORCED, LONGEST, Method, Way, cut, shortened
 from lib.engines.vllm import NgramDrafter
 from lib.trees.growth import Growth
 from lib.trees.tree import Tree
@@ -33,8 +32,8 @@ class CutLookupDrafter(NgramDrafter):
     token that ends a text.
     """
 
-    def __init__(self, max_matching_ngram_size: int = 2, ends: Sequence[int] = ()):
-        super().__init__(max_matching_ngram_size, 1)
+    def __init__(self, ends: Sequence[int], longest: int = LONGEST):
+        super().__init__(longest)
         self.stops = ends
 
     def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
@@ -61,35 +60,25 @@ def first_end(tokens: Sequence[int], ends: Sequence[int]) -> int:
     return next((position for position, token in enumerate(tokens) if token in ends), len(tokens))
 
 
-class Here(Environment):
-    """This project's own, which has the engine."""
+class Transformers(Engine):
+    """It drafts for one prompt at a time."""
 
-    is_there, folder, python = True, Path(sys.prefix), Path(sys.executable)
-
-
-class Transformers:
-    """The engine: see `registry.Served`. It drafts for one prompt at a time."""
-
-    name, batches, idles = "transformers", False, False
-    environment = Here("transformers", (), "Apache-2.0", 0, 0)
+    title, environment, batches = "transformers", Environment("transformers"), False
     methods = (
-        Method("lookup", LOOKUP, None, lambda pair, tokens: CutLookupDrafter(LONGEST, pair.eos_token_ids), cut,
+        Method("lookup", LOOKUP, drafter=lambda pair, tokens: CutLookupDrafter(pair.eos_token_ids), ending=cut,
                at_prompt=True),
         Method("model", ASSISTANT, exports.draft_model,
                lambda pair, tokens: EndedModelDrafter(pair.draft_model, pair.eos_token_ids), shortened, at_prompt=True))
 
-    def line(self, setting: Setting) -> str:
-        """What a user sets."""
-        return LINES[setting.method].format(tokens=setting.tokens, drafter=setting.drafter)
+    def command(self, way: Way) -> str:
+        """The lines of Python."""
+        return LINES[way.method].format(tokens=way.nodes, drafter=way.weights)
 
-    def start(self, target, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
-              log: Path) -> Worker:
-        """As `registry.Served` calls it."""
-        options = {"max_matching_ngram_size": LONGEST} if setting.method == LOOKUP else {}
-        return Worker(self.name, self.environment.python, "transformers_worker.py", log,
-                      {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(threads)}, model=str(exports.folder(target)),
-                      tokens=setting.tokens, method=setting.method, drafter=setting.drafter, options=options,
-                      dtype=dtype, threads=threads)
-
-
-TRANSFORMERS = Transformers()
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
+        """As `Engine.start`."""
+        options = {"prompt_lookup_num_tokens": way.nodes, "max_matching_ngram_size": LONGEST}
+        return Worker(
+            self.title, self.environment.python, "transformers_worker.py", log,
+            {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(self.threads)}, model=str(exports.folder(self.target)),
+            tokens=way.nodes, method=way.method, drafter=way.weights, dtype=self.dtype, threads=self.threads,
+            options=options if way.method in (LOOKUP, FORCED) else {})

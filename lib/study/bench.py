@@ -8,8 +8,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from lib.engines.driver import Backend, Running
+from lib.engines.driver import Engine, Running
+from lib.engines.log import Log
 from lib.engines.methods import PLAIN, Way
+from lib.engines.own import Own
 from lib.lab import stats
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet, check_enough
@@ -28,7 +30,7 @@ class Bench:
     writes none of its own.
     """
 
-    backend: Backend
+    backend: Engine | Own | Log
     store: Store
     target: str
     prompts: PromptSet

@@ -9,8 +9,8 @@ from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter
 from lib.drafters.heads.files import NGRAMS
 from lib.drafters.registry import DRAFT_MODEL, DRAFTERS, FOLDER, kinds_for, make, needs, parse
-from lib.engines.methods import PLAIN, Way
-from lib.engines.registry import Served
+from lib.engines.driver import Engine
+from lib.engines.methods import Way
 from lib.replay import acceptance, simulated
 from lib.replay.rank_paths import most_frequent_paths
 from lib.replay.trace import Trace
@@ -118,12 +118,12 @@ def growth_rules(drafter: Drafter, depth: int) -> list[str]:
     return [f"opttree:{WIDTH},{depth},{GAIN}", f"eagle2:{WIDTH},{depth}"]
 
 
-def engine_ways(served: Served, pairs: Mapping[str, object], lengths: Sequence[int]) -> list[Way]:
+def engine_ways(engine: Engine, pairs: Mapping[str, object], lengths: Sequence[int]) -> list[Way]:
     """The methods of an engine for these drafters, with these numbers of draft tokens. pairs: by kind of drafter, or by
     the name of a draft model.
     """
-    return [method.way(pair, length) for kind, pair in pairs.items()
-            for method in served.methods(kind if kind in DRAFTERS else MODEL) for length in lengths]
+    return [method.way(pair, length) for kind, pair in pairs.items() for method in engine.methods
+            if method.spec.partition(":")[0] == (kind if kind in DRAFTERS else MODEL) for length in lengths]
 
 
 def timed_ways(ways: Sequence[Way]) -> list[Way]:
@@ -135,7 +135,7 @@ def timed_ways(ways: Sequence[Way]) -> list[Way]:
         by_form.setdefault((way.method, type(way.shape)), []).append(way)
     timed = []
     for (method, form), (smallest, *larger) in by_form.items():
-        if form is Tree and smallest.setting.method == PLAIN:  # of this project's loop
+        if form is Tree and smallest.weights is None:  # of this project's loop
             timed += [_way(method, name, named(name), smallest.drafter) for name in TIMED_SHAPES]
         else:
             timed += [smallest, *larger[-1:]]

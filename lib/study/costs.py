@@ -78,7 +78,7 @@ def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: i
     decoded = running.decode(_prompts(bench, batch, turn)[:1] * batch, FORCED_TOKENS)
     if not np.isnan(decoded.drafting):
         return decoded.drafting / max(1, decoded.drafting_steps)
-    steps = (sum(map(len, decoded.tokens)) - sum(decoded.accepted)) / batch - 1
+    steps = (sum(map(len, decoded.tokens)) - decoded.accepted) / batch - 1
     drafts = max(0.0, decoded.drafts / batch - way.at_prompt)  # that of the prefill is no step
     with_draft, without = costs.check(batch, np.array([decoded.drafted / max(1, decoded.drafts), 0.0]))
     checks = drafts * with_draft + max(0.0, steps - drafts) * without

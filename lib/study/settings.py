@@ -64,7 +64,7 @@ FamilyOrFrequent = text(lambda name: name == FREQUENT or read_tree(f"{name}@1"))
 Pair = text(registry.sources)
 DrafterSpec = text(drafters.parse)
 EngineDrafter = text(lambda name: name in drafters.DRAFTERS or registry.source(name))
-Engine = text(lambda spec: import_module("lib.engines.registry").parse(spec).engine.environment.python)  # brings torch
+Engine = text(lambda spec: import_module("lib.engines.registry").parse(spec).environment.python)  # brings torch
 Prompts = text(lambda path: path and prompts.rows(prompts.file_of(path, has_template=True)))  # "": as suits the target
 Costs = text(lambda name: name and costs_file(name))  # "": none
 Existing = text(lambda path: Path(path).expanduser().stat())  # a file or folder; "": none

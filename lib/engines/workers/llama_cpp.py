@@ -71,7 +71,7 @@ class Server:
         return dict(tokens=[text[:length] for text, length in zip(texts, lengths)], seconds=seconds,
                     prefill=seconds - max(answer["timings"]["predicted_ms"] for answer in answers) / 1e3,
                     drafts=new["drafts_total"], drafted=new["draft_tokens_total"],
-                    accepted=[count for name, count in new.items() if "per_pos" in name])
+                    accepted=sum(count for name, count in new.items() if "per_pos" in name))
 
     def forced(self, prompts: list[list[int]], new_tokens: int, drafted: int) -> dict:
         """A request of which each round drafts so many tokens, at next to no cost. Prompts end with a cycle of tokens,

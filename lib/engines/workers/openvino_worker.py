@@ -48,12 +48,9 @@ def decode(prompts, new_tokens, ends, drafted):
     give: look-up and trees have all their draft tokens as long as one fits before the answer's last, the chain of a
     draft model or head as many as fit.
     """
-    pipeline, counted, texts, prefill = running["pipeline"], Counter(drafts=0, drafted=0), [[] for _ in prompts], None
-    settings = configuration(new_tokens, ends, drafted)
-    if settings.is_tree_search() and len(prompts) > 1:  # it fails as soon as the first of them ends
-        raise ValueError(f"trees are drafted for one prompt at a time, not for {len(prompts)}; give one")
+    pipeline, texts, prefill = running["pipeline"], [[] for _ in prompts], None
+    settings, counted = configuration(new_tokens, ends, drafted), Counter(drafts=0, drafted=0, accepted=0)
     tokens = settings.num_assistant_tokens or 0
-    accepted = [0] * tokens
     began = time.perf_counter()
     handles = [pipeline.add_request(number, openvino.Tensor(np.array([prompt], dtype=np.int64)), settings)
                for number, prompt in enumerate(prompts)]
@@ -65,16 +62,15 @@ def decode(prompts, new_tokens, ends, drafted):
                 new += [token for output in handle.read().values() for token in output.generated_ids]
             if text and new:
                 room = new_tokens - len(text) - 1
-                counted.update(drafts=room > 0, drafted=min(tokens, room) if running["fits"] else tokens * (room > 0))
-                for position in range(len(new) - 1):
-                    accepted[position] += 1
+                counted.update(drafts=room > 0, accepted=len(new) - 1,
+                               drafted=min(tokens, room) if running["fits"] else tokens * (room > 0))
             text += new
         if prefill is None and all(texts):
             prefill = time.perf_counter() - began
     reply = {"tokens": texts, "seconds": time.perf_counter() - began, "prefill": prefill}
     if not all(texts):
         raise RuntimeError(f"{texts.count([])} of {len(texts)} prompts got no token; give shorter prompts or fewer")
-    return reply if running["method"] == "plain" else {**reply, **counted, "accepted": accepted}
+    return reply if running["method"] == "plain" else reply | counted
 
 
 if __name__ == "__main__":

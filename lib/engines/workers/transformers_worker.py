@@ -41,56 +41,47 @@ class Counted(CandidateGenerator):
         self.generator.update_candidate_strategy(input_ids, scores, num_matches)
 
 
-def without_never(input_ids, scores):
-    """A processor of scores: NEVER is not chosen."""
-    scores[:, NEVER] = -torch.inf
-    return scores
+def without_never(output_layer, inputs, logits):
+    """A hook: NEVER is not chosen. (A processor of scores would run once for each draft token, in forced rounds alone.)
+    """
+    logits[..., NEVER] = -torch.inf
 
 
 def start(model, method, tokens, drafter, options, dtype, threads):
     """Loads target and assistant."""
     torch.set_num_threads(threads)
-    target, *assistant = (AutoModelForCausalLM.from_pretrained(folder, dtype=dtype) for folder in (model, drafter)
-                          if folder)
+    target, *assistants = (AutoModelForCausalLM.from_pretrained(folder, dtype=dtype) for folder in (model, drafter)
+                           if folder)
     target.generation_config.eos_token_id = None  # each call tells its own
     choose = target._get_candidate_generator
     target._get_candidate_generator = lambda **context: Counted(choose(**context))
-    running.update(target=target, assistant=assistant, method=method, tokens=tokens, options=options)
-
-
-def drafting(drafted):
-    """The keywords of `generate` that set how it drafts."""
-    if running["method"] == "plain":
-        return {}
-    for assistant in running["assistant"]:
-        assistant.generation_config.update(num_assistant_tokens=drafted, num_assistant_tokens_schedule="constant",
+    if method == "forced":
+        target.get_output_embeddings().register_forward_hook(without_never)
+    for assistant in assistants:
+        assistant.generation_config.update(num_assistant_tokens=tokens, num_assistant_tokens_schedule="constant",
                                            assistant_confidence_threshold=0.0)
-        return {"assistant_model": assistant}
-    forced = {"logits_processor": [without_never]} if running["method"] == "forced" else {}
-    return {"prompt_lookup_num_tokens": drafted, **forced}
+        options = {**options, "assistant_model": assistant}
+    running.update(target=target, method=method, options=options)
 
 
 @torch.inference_mode()
 def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together."""
-    if len(prompts) > 1 and running["method"] != "plain":
-        raise ValueError(f"transformers drafts for one prompt at a time, not for {len(prompts)}; give one")
     texts, mask = (pad_sequence([make(torch.tensor(prompt)) for prompt in prompts], True, NEVER, "left")
                    for make in (torch.clone, torch.ones_like))
-    drafted, rounds, clock = running["tokens"] if drafted is None else drafted, [], Clock()
+    rounds, clock = [], Clock()
     running.update(rounds=rounds, drafted=drafted)
     began = time.perf_counter()
     written = running["target"].generate(
         texts, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, eos_token_id=ends or None,
-        pad_token_id=NEVER, streamer=clock, **running["options"], **drafting(drafted))
+        pad_token_id=NEVER, streamer=clock, **running["options"])
     reply = {"seconds": time.perf_counter() - began, "prefill": clock[1] - began,
              "tokens": [row[: next((index + 1 for index, token in enumerate(row) if token in ends), None)]
                         for row in written[:, texts.shape[1] :].tolist()]}
     if running["method"] == "plain":
         return reply
-    lengths = [length for length, _ in rounds if length]
-    return {**reply, "drafts": len(lengths), "drafted": sum(lengths),
-            "accepted": [sum(matches > position for _, matches in rounds) for position in range(drafted)]}
+    drafts, accepted = zip(*rounds)
+    return {**reply, "drafts": sum(map(bool, drafts)), "drafted": sum(drafts), "accepted": sum(accepted)}
 
 
 if __name__ == "__main__":

@@ -24,11 +24,10 @@ class Forced:
     0, has no form for processors.)
     """
 
-    most = drafted = 0
+    drafted = 0
 
     def __init__(self, config):
         """config: vLLM's."""
-        Forced.most = config.speculative_config.num_speculative_tokens
         verify = rejection_sampler.rejection_sample
         rejection_sampler.rejection_sample = lambda drafted, *rest, **more: verify(-torch.ones_like(drafted), *rest,
                                                                                    **more)
@@ -48,7 +47,7 @@ def start(arguments):
 
 def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together."""
-    engine, Forced.drafted = running["engine"], Forced.most if drafted is None else drafted
+    engine, Forced.drafted = running["engine"], drafted
     settings = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True, stop_token_ids=ends,
                               detokenize=False, output_kind=RequestOutputKind.DELTA)
     written, prefill, before = {next(names): [] for _ in prompts}, None, counted(engine)
@@ -65,18 +64,16 @@ def decode(prompts, new_tokens, ends, drafted):
     finally:
         engine.abort_request(list(written))  # what an error left
     reply = {"tokens": list(written.values()), "seconds": seconds, "prefill": prefill}
-    if before:
-        drafts, tokens, *accepted = (after - early for after, early in zip(counted(engine), before))
-        reply |= {"drafts": drafts, "drafted": tokens, "accepted": accepted}
-    return reply
+    return reply | {name: count - before[name] for name, count in counted(engine).items()}
 
 
 def counted(engine):
-    """Since the start: drafts, draft tokens, and accepted ones by position in the draft; nothing of plain decoding."""
+    """Since the start: drafts, draft tokens, and accepted ones; nothing of plain decoding."""
     counters = {metric.name.removeprefix(COUNTED): metric for metric in engine.get_metrics()}
     if "drafts" not in counters:
-        return []
-    return [counters["drafts"].value, counters["draft_tokens"].value, *counters["accepted_tokens_per_pos"].values]
+        return {}
+    return {"drafts": counters["drafts"].value, "drafted": counters["draft_tokens"].value,
+            "accepted": sum(counters["accepted_tokens_per_pos"].values)}
 
 
 if __name__ == "__main__":

@@ -83,12 +83,14 @@ def test_new_heads_read_hidden_states_before_the_final_norm(layers, read):
 
 def test_files_hold_the_same_model_in_another_format(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(exports, "WEIGHTS", tmp_path)
     source = tiny_gguf.write(tmp_path / "m.gguf")
-    model = load_pair(str(source), "float32").target
-    model.save_pretrained(tmp_path / "draft")
-    for made, kind in ((exports.target_file(source, "float32", tmp_path), 0),
-                       (exports.target_file(source, "bfloat16", tmp_path), 32),
-                       (exports.drafter_file(tmp_path / "draft", source, "bfloat16", tmp_path), 32)):
+    pair = load_pair(str(source), "float32")
+    (model := pair.target).save_pretrained(tmp_path / "draft")
+    drafting = SimpleNamespace(draft_model=SimpleNamespace(name_or_path=str(tmp_path / "draft")), target=model)
+    for made, kind in ((exports.target_file(source, "float32"), 0),
+                       (exports.target_file(source, "bfloat16"), 32),
+                       (exports.drafter_file(drafting, source), 0)):
         fields, again = gguf.GGUFReader(made).fields, load_pair(str(made), "float32").target.state_dict()
         assert fields["general.file_type"].contents() == kind
         assert fields["tokenizer.ggml.merges"].contents() == tiny_gguf.MERGES

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lib.engines import llama_cpp
-from lib.engines.driver import EngineError
 from lib.engines.environments import Environment
-from lib.engines.methods import FORCED, Setting
+from lib.engines.methods import PLAIN_WAY, Way, forced
 from lib.trees import shapes
 
 SERVER = r'''import json, os, sys
@@ -53,33 +52,32 @@ def start(tmp_path, monkeypatch):
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
     program.chmod(0o755), python.chmod(0o755)
     monkeypatch.setattr(Environment, "python", property(lambda self: python))
-    return lambda setting: llama_cpp.LLAMA_CPP.start(
-        SimpleNamespace(gguf_file="m.gguf"), setting, dtype="stored", threads=1, window=64, batch=2,
-        log=tmp_path / "log.txt")
+    engine = llama_cpp.LlamaCpp("llama.cpp:stored", "stored", target=SimpleNamespace(gguf_file="m.gguf"))
+    return lambda way: engine.start(way, window=64, batch=2, log=tmp_path / "log.txt")
 
 
 def test_the_driver_asks_reads_and_counts_what_is_new(start):
-    with start(Setting(FORCED, 4)) as running:
+    with start(forced(4)) as running:
         both = running.decode([[3, 4, 5], [6]], 8, ends=[2])
         assert both.tokens == [[3, 4, 5, 2], [6, 2]] and 0 < both.prefill <= both.seconds
-        assert (both.drafts, both.drafted, both.accepted) == (1, 0, [0, 2])
-        forced = running.decode([[1] * 9], 8, drafted=2)
-        assert (forced.drafts, forced.drafted, forced.accepted) == (1, 3, [0, 0])  # of a cycle of 2 + 1 tokens
-        with pytest.raises(EngineError, match="drafted is 5; give 1 to 2"):
+        assert (both.drafts, both.drafted, both.accepted) == (1, 0, 2)
+        few = running.decode([[1] * 9], 8, drafted=2)
+        assert (few.drafts, few.drafted, few.accepted) == (1, 3, 0)  # of a cycle of 2 + 1 tokens
+        with pytest.raises(RuntimeError, match="drafted is 5; give 1 to 2"):
             running.decode([[1] * 9], 8, drafted=5)
 
 
 def test_a_server_that_dies_or_cannot_draft_is_told_with_its_log(start, tmp_path):
-    with start(Setting()) as running, pytest.raises(EngineError, match="llama-server ended with status -9"):
+    with start(PLAIN_WAY) as running, pytest.raises(RuntimeError, match="llama-server ended with status -9"):
         running.decode([[666]], 8)
-    with start(Setting()) as running, pytest.raises(EngineError, match="llama.cpp ended with status -9"):
+    with start(PLAIN_WAY) as running, pytest.raises(RuntimeError, match="llama.cpp ended with status -9"):
         (server,) = psutil.Process(running.process.pid).children()
         running.process.kill()
         running.decode([[3]], 8)
     psutil.wait_procs([server], timeout=1)
     assert not server.is_running() or server.status() == psutil.STATUS_ZOMBIE, "it ends with its parent"
-    with pytest.raises(EngineError, match="a draft model that shares the target's tokenizer"):
-        start(Setting("draft-simple", 3, "broken.gguf"))
+    with pytest.raises(RuntimeError, match="a draft model that shares the target's tokenizer"):
+        start(Way("", "draft-simple", shapes.chain(3), weights="broken.gguf"))
     log = (tmp_path / "log.txt").read_text()
     assert "'broken.gguf', '--spec-type', 'draft-simple'" in log and not re.search("[0-9a-f]{32}", log)  # no key
 

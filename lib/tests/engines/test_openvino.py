@@ -9,8 +9,8 @@ import pytest
 
 from lib.drafters.drafter import UNKNOWN
 from lib.engines import driver
-from lib.engines.methods import FORCED, PLAIN, Setting
-from lib.engines.openvino import DEPTH, OPENVINO, WIDTH, FilledLookupDrafter, options_of
+from lib.engines.methods import PLAIN_WAY, Way, forced
+from lib.engines.openvino import DEPTH, WIDTH, FilledLookupDrafter, OpenVino, options_of
 from lib.trees import shapes
 from lib.trees.growth import Eagle2
 
@@ -34,33 +34,30 @@ def worker(monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", Space(Tensor=lambda array: array))
     monkeypatch.setitem(sys.modules, "openvino_genai", Space(
         ContinuousBatchingPipeline=pipeline, SchedulerConfig=Space, draft_model=lambda folder, *_: folder,
-        GenerationConfig=lambda **options: Space(**{"num_assistant_tokens": None, **options},
-                                                 is_tree_search=lambda: "tree_depth" in options)))
+        GenerationConfig=lambda **options: Space(**{"num_assistant_tokens": None, **options})))
     monkeypatch.syspath_prepend(Path(driver.__file__).with_name("workers"))
     yield importlib.import_module("openvino_worker")
     del sys.modules["openvino_worker"]
 
 
 def test_rounds_are_counted_by_what_they_give(worker):
-    def decoded(setting, prompts=1, drafted=None):
-        worker.start("target", setting.method, setting.drafter, options_of(setting), {}, batch=2, batched_tokens=64)
+    def decoded(way, prompts=1, drafted=None):
+        worker.start("target", way.method, way.weights, options_of(way), {}, batch=2, batched_tokens=64)
         return worker.decode([[1, 2]] * prompts, sum(GIVEN), [], drafted)
 
-    assert "drafts" not in (plain := decoded(Setting(), prompts=2)) and [*map(len, plain["tokens"])] == [8, 8]
-    for setting, drafted in ((Setting("prompt_lookup", 3), 9), (Setting("eagle3/tree", 8, "head"), 24),
-                             (Setting("draft_model", 3, "drafter"), 8)):  # where 6, 5, 2 and no tokens fit
-        found = decoded(setting)
-        assert (found["drafts"], found["drafted"], found["accepted"][:3]) == (3, drafted, [2, 1, 0])
-    with pytest.raises(ValueError, match="one prompt at a time, not for 2"):
-        decoded(Setting("eagle3/tree", 8, "head"), prompts=2)
-    assert decoded(Setting(FORCED, 16), drafted=2)["drafted"] == 6
+    assert "drafts" not in (plain := decoded(PLAIN_WAY, prompts=2)) and [*map(len, plain["tokens"])] == [8, 8]
+    for method, tokens, weights, drafted in (  # where 6, 5, 2 and no tokens fit
+            ("prompt_lookup", 3, "", 9), ("eagle3/tree", 8, "head", 24), ("draft_model", 3, "drafter", 8)):
+        found = decoded(Way("", method, shapes.chain(tokens), weights=weights))
+        assert (found["drafts"], found["drafted"], found["accepted"]) == (3, drafted, 3)
+    assert decoded(forced(16), drafted=2)["drafted"] == 6
     assert worker.running["pipeline"].properties == {"prompt_lookup": True}
     assert worker.configuration(8, [5, 6], 2).stop_token_ids == {5, 6}
 
 
 def test_settings_are_the_engines_own_and_drafts_those_of_its_look_up():
-    assert options_of(Setting(PLAIN)) == {} and options_of(Setting("eagle3/tree", 2, "head"))["tree_depth"] == 2
-    tree = next(method for method in OPENVINO.methods if method.alone)
+    assert options_of(PLAIN_WAY) == {} and options_of(Way("", "eagle3/tree", shapes.chain(2)))["tree_depth"] == 2
+    tree = next(method for method in OpenVino.methods if method.alone)
     assert tree.shape(8) == Eagle2(8, DEPTH, WIDTH) and tree.shape(2).max_depth == 2, "no deeper than it has tokens"
     (text := (drafter := FilledLookupDrafter(2)).new_text()).extend([1, 2, 3, 9, 1, 2, 4, 1, 2])
     assert drafter.draft(text, shapes.chain(3)).tokens.tolist() == [2, 3, 9, 1], "the first occurrence"

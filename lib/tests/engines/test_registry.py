@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from lib.drafters.text_drafters import LookupDrafter
-from lib.engines import registry
-from lib.engines.methods import FORCED, LONGEST, Setting
+from lib.engines.methods import FORCED, LONGEST, PLAIN_WAY, Method, Way
 from lib.engines.registry import CHAIN, ENGINES, GROWN, lines, parse
-from lib.engines.vllm import CONFIG, NUM_TOKENS, PROPOSER, SCHEDULE, VLLM, ranges
+from lib.engines.vllm import CONFIG, NUM_TOKENS, PROPOSER, SCHEDULE, ranges
 from lib.forward import load_pair
 from lib.tests import small_models
+from lib.trees.shapes import chain
 
 METHODS = [(name, method) for name, engine in ENGINES.items() for method in engine.methods]
 SPECS = ("lookup", "sam", "ngrams", "combined:behind=ngrams", "model", "eagle3")
@@ -52,33 +52,33 @@ def tokens_of(name: str, text: str) -> int:
 @pytest.mark.parametrize(("name", "method"), METHODS, ids=[f"{name}, {method.name}" for name, method in METHODS])
 @pytest.mark.parametrize("tokens", [1, 3, 16])
 def test_a_line_says_what_the_setting_says(name, method, tokens):
-    place = "my models/drafter" if method.weights else ""
-    text = registry.line(ENGINES[name], Setting(method.name, tokens, place))
-    assert tokens_of(name, text) == tokens and "\n" not in text and place in text
-    assert registry.line(ENGINES[name], Setting()) == ""
+    folder = "my models/drafter" if method.weights is not Method.weights else ""
+    text = ENGINES[name].line(Way("", method.name, method.shape(tokens), weights=folder))
+    assert tokens_of(name, text) == tokens and "\n" not in text and folder in text
+    assert ENGINES[name].line(PLAIN_WAY) == ""
 
 
 def test_engines_run_what_they_have(pair):
-    named = {spec: [row["engine"] for row in lines(pair, spec, 3)] for spec in SPECS}
+    named = {spec: [row["engine"] for row in lines(pair, spec, 3, {})] for spec in SPECS}
     assert named["lookup"] == ["vLLM, ngram", "llama.cpp, ngram-simple", "OpenVINO GenAI, prompt_lookup",
                                "transformers, prompt_lookup", "SGLang (not run here)"]
     assert named["sam"] == ["vLLM, suffix", "vLLM, custom_class/sam"]
     assert named["model"] == ["vLLM, draft_model", "OpenVINO GenAI, draft_model",
                               "transformers, assistant_model"], "base is no GGUF file"
-    assert not lines(pair, "adaptive", 3) and not lines(pair, "lookup", 0)
-    assert lines(pair, "model", 3)[0]["setting"].count("data/models/tiny-base") == 1, "from the repository's root on"
+    assert not lines(pair, "adaptive", 3, {}) and not lines(pair, "lookup", 0, {})
+    assert lines(pair, "model", 3, {})[0]["setting"].count("data/models/tiny-base") == 1, "from the root on"
 
 
 def test_a_drafter_without_a_folder_or_tables_is_left_out():
     model = small_models.llama(3)
     model.name_or_path = "org/target"
     made = SimpleNamespace(target=model, target_name="t", draft_model=model)
-    assert not [row for spec in ("model", "ngrams", "eagle3") for row in lines(made, spec, 3)]
+    assert not [row for spec in ("model", "ngrams", "eagle3") for row in lines(made, spec, 3, {})]
 
 
 def test_a_head_is_exported_for_a_chain_and_for_a_tree_that_grows(monkeypatch):
     monkeypatch.setattr("lib.engines.exports.write_head", lambda source, target, made: made)
-    rows = lines(SimpleNamespace(target_name="smollm2-135m", target=None), "eagle3", 5)
+    rows = lines(SimpleNamespace(target_name="smollm2-135m", target=None), "eagle3", 5, {})
     by_engine = {row["engine"]: row for row in rows}
     assert by_engine["OpenVINO GenAI, eagle3/tree"]["draft"] == GROWN
     assert by_engine["vLLM, eagle3"]["draft"] == CHAIN
@@ -93,7 +93,7 @@ def test_transformers_takes_its_lines():
             return SimpleNamespace(generation_config=GenerationConfig(), place=place)
 
     names = {"AutoModelForCausalLM": AutoModelForCausalLM}
-    exec(registry.line(ENGINES["transformers"], Setting("assistant_model", 7, "org/drafter")), names)
+    exec(ENGINES["transformers"].line(Way("", "assistant_model", chain(7), weights="org/drafter")), names)
     config = names["assistant_model"].generation_config
     assert names["assistant_model"].place == "org/drafter" and config.num_assistant_tokens == 7
     assert config.assistant_confidence_threshold == 0.0 and config.num_assistant_tokens_schedule == "constant"
@@ -125,9 +125,9 @@ def test_vllm_drafts_at_each_batch_size_as_many_as_are_recommended_there(lengths
         last = lengths.get(batch, last)
         expected.append(last)
     assert scheduled_tokens(ranges(lengths), 70) == expected
-    schedules = {"schedule": ranges(lengths)}
     for method, has_schedule in (("ngram", True), ("suffix", False)):
-        config = json.loads(options(VLLM.line(Setting(method, 1, options=schedules)))[CONFIG])
+        way = Way("", method, chain(1), weights="", schedule=ranges(lengths))
+        config = json.loads(options(ENGINES["vllm"].line(way))[CONFIG])
         assert (SCHEDULE in config) == has_schedule
         assert config[NUM_TOKENS] == (max([1, *lengths.values()]) if has_schedule else 1)
 
@@ -154,9 +154,7 @@ def test_an_engine_that_is_none_is_named(spec, message):
 
 
 def test_an_engine_has_its_format_and_options():
-    served = parse("vllm:bfloat16:compiled")
-    assert (served.name, served.dtype, served.options) == ("vllm:bfloat16:compiled", "bfloat16", {"compiled": True})
+    engine = parse("vllm:bfloat16:compiled")
+    assert (engine.name, engine.dtype, engine.compiled) == ("vllm:bfloat16:compiled", "bfloat16", True)
     assert parse("llama.cpp:stored").dtype == "stored" and not parse("transformers").batches
-    assert [method.name for method in served.methods("combined")] == ["custom_class/combined"]
-    assert {method.name for method in served.methods("model")} == {"draft_model"}
     assert FORCED not in {method.name for _, method in METHODS}

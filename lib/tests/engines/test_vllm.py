@@ -9,9 +9,8 @@ import pytest
 
 from lib.drafters.registry import AGAIN
 from lib.engines import vllm
-from lib.engines.driver import EngineError
-from lib.engines.methods import FORCED, Setting
-from lib.engines.vllm import CONFIG, VLLM, NgramDrafter, SuffixDrafter, favourite
+from lib.engines.methods import FORCED, PLAIN_WAY, Way
+from lib.engines.vllm import CONFIG, NgramDrafter, SuffixDrafter, Vllm, favourite
 from lib.trees import shapes
 
 # Text, largest and smallest n, draft tokens, and the draft: of vLLM 0.32. A digit is a token.
@@ -69,8 +68,6 @@ def test_drafters_draft_what_the_engine_drafted():
     for text, most, depth, factor, least, draft in SUFFIXES:
         assert drafted(SuffixDrafter(depth, factor, least), text, most) == draft, text
     assert NgramDrafter().traits.replay == SuffixDrafter().traits.replay == AGAIN
-    with pytest.raises(ValueError, match="max_cached_requests is 9; replay knows no other"):
-        SuffixDrafter(suffix_decoding_max_cached_requests=9)
 
 
 def test_of_equally_frequent_tokens_the_order_of_their_counts_decides():
@@ -79,17 +76,19 @@ def test_of_equally_frequent_tokens_the_order_of_their_counts_decides():
 
 
 def test_settings_are_the_engines_own():
-    def config(*setting, **options):
-        return vllm.speculation(Setting(*setting, options=options)).get(CONFIG)
+    def options(method, tokens, weights=""):
+        return vllm.speculation(Way("", method, shapes.chain(tokens), weights=weights))
 
-    assert config() is None and config("eagle3", 3, "a/head")["model"] == "a/head"
-    assert config("ngram", 4, compiled=True) == {
+    def config(*setting):
+        return options(*setting)[CONFIG]
+
+    assert not vllm.speculation(PLAIN_WAY) and config("eagle3", 3, "a/head")["model"] == "a/head"
+    assert config("ngram", 4) == {
         "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
     assert config("suffix", 8) == {
         "method": "suffix", "num_speculative_tokens": 8, "suffix_decoding_max_cached_requests": 0}
     assert config(FORCED, 8) == {"method": "custom_class", "num_speculative_tokens": 8, "model": "__main__.Forced"}
-    assert vllm.speculation(Setting("custom_class/ngrams", 2, "tables"))["additional-config"] == {
-        "draft_proposer": {"tables": "tables"}}
+    assert options("custom_class/ngrams", 2, "tables")["additional-config"] == {"draft_proposer": {"tables": "tables"}}
 
 
 def test_the_driver_counts_what_one_call_drafted_and_tells_how_the_engine_ended(tmp_path, monkeypatch):
@@ -98,23 +97,24 @@ def test_the_driver_counts_what_one_call_drafted_and_tells_how_the_engine_ended(
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(vllm, "ENVIRONMENT", SimpleNamespace(python=sys.executable, folder=tmp_path))
     monkeypatch.setattr(vllm, "variables", lambda threads: {"PYTHONPATH": str(tmp_path)})
-    limits = dict(dtype="float32", threads=1, window=8, batch=2, log=tmp_path / "log")
-    (tmp_path / "model").mkdir()
-    model, missing = (SimpleNamespace(name_or_path=str(tmp_path / name)) for name in ("model", "missing"))
-    (tmp_path / "missing").mkdir()
-    with VLLM.start(model, Setting("ngram", 3), **limits) as running:
+    limits = dict(window=8, batch=2, log=tmp_path / "log")
+    for name in ("model", "missing"):
+        (tmp_path / name).mkdir()
+    engine, missing = (Vllm("vllm", target=SimpleNamespace(name_or_path=str(tmp_path / name)))
+                       for name in ("model", "missing"))
+    with engine.start(Way("", "ngram", shapes.chain(3), weights=""), **limits) as running:
         for _ in range(2):
             done = running.decode([[1, 2], [3]], 4)
             assert done.tokens == [[10, 11, 12, 13]] * 2
-            assert (done.drafts, done.drafted, done.accepted) == (4, 12, [4, 0, 0])
+            assert (done.drafts, done.drafted, done.accepted) == (4, 12, 4)
             assert 0 < done.prefill < done.seconds
-        with pytest.raises(EngineError, match="vLLM refused: ValueError: the prompt is too long"):
+        with pytest.raises(RuntimeError, match="vLLM refused: ValueError: the prompt is too long"):
             running.decode([[1], [1] * 5], 4)
         assert running.decode([[1]], 2).tokens == [[10, 11]], "what was added before the refusal is gone"
         os.kill(running.process.pid, signal.SIGKILL)
-        with pytest.raises(EngineError, match="(?s)ended with status -9; the last lines of .*the prompt is too long"):
+        with pytest.raises(RuntimeError, match="(?s)ended with status -9; the last lines of .*the prompt is too long"):
             running.decode([[1]], 2)
-    with VLLM.start(model, Setting(), **limits) as running:
+    with engine.start(PLAIN_WAY, **limits) as running:
         assert running.decode([[1]], 3).drafts == -1
-    with pytest.raises(EngineError, match="no config.json in .*missing"):
-        VLLM.start(missing, Setting(), **limits)
+    with pytest.raises(RuntimeError, match="no config.json in .*missing"):
+        missing.start(PLAIN_WAY, **limits)

@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.engines.driver import EngineError
 from lib.engines.methods import PLAIN
-from lib.engines.registry import Served
 from lib.forward.load import load_pair
 from lib.lab import stats, tables
 from lib.lab.chapter import Store
@@ -31,8 +29,8 @@ def pair():
 
 def bench_of(pair, engine, folder: Path, raced: dict[int, int] = {1: 8, 2: 4}) -> Bench:
     prompts, parts = arranged(load("", pair.tokenizer, limit=400, first=6), 3, 3, np.random.default_rng(0))
-    return Bench(Served("stand-in", engine, target=pair.target), Store(folder, "05", "x"), pair.target_name, prompts, parts,
-                 12, raced, 4, list(pair.eos_token_ids))
+    return Bench(engine, Store(folder, "05", "x"), pair.target_name, prompts, parts, 12, raced, 4,
+                 list(pair.eos_token_ids))
 
 
 def measured(bench: Bench, pair) -> pd.DataFrame:
@@ -42,7 +40,7 @@ def measured(bench: Bench, pair) -> pd.DataFrame:
 
 
 def test_predictions_are_what_is_raced_and_a_stopped_run_goes_on(pair, tmp_path):
-    engine = StandIn()
+    engine = StandIn(pair.target)
     bench = bench_of(pair, engine, tmp_path)
     answers = measured(bench, pair)
     timed = tables.read(tmp_path, "05_timed")
@@ -58,9 +56,9 @@ def test_predictions_are_what_is_raced_and_a_stopped_run_goes_on(pair, tmp_path)
 
 
 def test_an_engine_that_dies_leaves_its_rows(pair, tmp_path):
-    engine = StandIn(calls=60)
+    engine = StandIn(pair.target, calls=60)
     bench = bench_of(pair, engine, tmp_path, {1: 8})
-    with pytest.raises(EngineError, match="status -9"):
+    with pytest.raises(RuntimeError, match="status -9"):
         measured(bench, pair)
     texts = tables.read(tmp_path, "05_texts")
     engine.calls = float("inf")
@@ -69,7 +67,7 @@ def test_an_engine_that_dies_leaves_its_rows(pair, tmp_path):
 
 
 def test_the_file_of_a_recommendation_has_each_role_and_at_most_twelve_lines(pair, tmp_path):
-    bench = bench_of(pair, StandIn(), tmp_path, {1: 8})
+    bench = bench_of(pair, StandIn(pair.target), tmp_path, {1: 8})
     bench.store.open("settings").append(backend="stand-in", batch=1, engine="vllm", draft="the chain", setting="--k 4")
     answers = measured(bench, pair)
     answer.save(bench.store, dict(target="t", machine="m"))
@@ -109,7 +107,7 @@ def test_whole_calls_break_even_where_both_lines_meet():
 
 
 def test_a_speed_without_a_race_is_that_of_the_predictions(pair, tmp_path):
-    bench = bench_of(pair, StandIn(), tmp_path, {1: 0})
+    bench = bench_of(pair, StandIn(pair.target), tmp_path, {1: 0})
     logs = {("w", 1): np.log(np.linspace(1.0, 2.0, len(bench.calls(JUDGING, 1))))}
     estimate = speed(bench, logs, "w", 1, JUDGING)
     assert estimate.value == pytest.approx(np.exp(logs["w", 1].mean())) and not estimate.raced

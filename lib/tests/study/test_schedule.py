@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 
-from lib.engines.registry import Served
 from lib.forward import load_pair
 from lib.lab import tables
 from lib.lab.chapter import Store
@@ -31,9 +30,9 @@ def test_prompts_of_a_length(tokenizer, around, tmp_path):
 
 def test_each_batch_size_and_length_has_its_fastest_way(tmp_path):
     pair = load_pair("base/tiny-base")
-    engine = StandIn()
-    bench = Bench(Served("stand-in", engine, target=pair.target), Store(tmp_path, "05", "x"), "base",
-                  PromptSet((), (), ()), (), 8, {1: 8, 2: 4, 400: 4}, 4, pair.eos_token_ids)
+    engine = StandIn(pair.target)
+    bench = Bench(engine, Store(tmp_path, "05", "x"), "base", PromptSet((), (), ()), (), 8, {1: 8, 2: 4, 400: 4}, 4,
+                  pair.eos_token_ids)
     ways = engine_ways(bench.backend, {"lookup": pair}, (1, 2, 4))
 
     steps = partial(measure_ways, ways=ways, most_nodes=4, most_raced=3)

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lib.engines.driver import EngineError
 from lib.engines.methods import PLAIN, Way
 from lib.forward import load_served
 from lib.lab import provenance, stats
@@ -99,7 +98,7 @@ def test_the_table_of_texts_tells_how_tokens_are_known_and_what_was_refused(benc
 
 
 def test_nothing_is_decoded_here(bench):
-    with pytest.raises(EngineError, match="measure_served.py writes a file of costs where the model is served"):
+    with pytest.raises(RuntimeError, match="measure_served.py writes a file of costs where the model is served"):
         bench.backend.start(Way(PLAIN, PLAIN), window=9, batch=1, log=bench.store.folder)
 
 
