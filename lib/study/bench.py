@@ -16,6 +16,7 @@ from lib.lab import stats
 from lib.lab.chapter import Store
 from lib.models.prompts import PromptSet, check_enough
 
+Backend = Engine | Own | Log  # of one interface
 CHOOSING, JUDGING = PARTS = ("choosing", "judging")
 LOOPING = "looping"  # the part of prompts whose text repeats itself
 
@@ -30,7 +31,7 @@ class Bench:
     writes none of its own.
     """
 
-    backend: Engine | Own | Log
+    backend: Backend
     store: Store
     target: str
     prompts: PromptSet
