@@ -78,8 +78,7 @@ def write(target: str, checks: dict, passes: dict, machine: str, file) -> None:
 
 
 @torch.inference_mode()
-def times(name: str, *, dtype, device: str, batches, nodes, prefix: int, repeats: int,
-          text: str = TEXT) -> dict[tuple[int, int], tuple[float, float, float, int]]:
+def times(name: str, *, dtype: str, device: str, batches, nodes, prefix: int, repeats: int, text: str = TEXT) -> dict:
     """Quartiles of the milliseconds of a forward pass with its greedy choice, and the number of timed passes, the first
     left out, by (batch, nodes). SystemExit names a cache that cannot be cropped.
     """

@@ -37,7 +37,7 @@ def configuration(new_tokens, ends, drafted):
     if drafted is not None:
         settings.num_assistant_tokens = drafted
     if running["method"] == "forced":
-        settings.max_ngram_size, settings.repetition_penalty = 1, OUTWEIGHED
+        settings.repetition_penalty = OUTWEIGHED
     return settings
 
 

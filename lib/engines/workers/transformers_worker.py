@@ -1,6 +1,7 @@
 """transformers' `generate` with one setting, on token ids."""
 
 import time
+from types import SimpleNamespace
 
 import torch
 from channel import serve
@@ -10,17 +11,6 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 NEVER = 0  # the token that forced drafts consist of; the target may not choose it then
 running = {}  # the model and how it drafts, once it has started
-
-
-class Clock(list):
-    """A streamer: when the prompts came, and the tokens of each forward pass."""
-
-    def put(self, value):
-        """Notes the time."""
-        self.append(time.perf_counter())
-
-    def end(self):
-        """Nothing is held back."""
 
 
 class Counted(CandidateGenerator):
@@ -69,13 +59,14 @@ def decode(prompts, new_tokens, ends, drafted):
     """What `driver.Decoded` has, of prompts that are decoded together."""
     texts, mask = (pad_sequence([make(torch.tensor(prompt)) for prompt in prompts], True, NEVER, "left")
                    for make in (torch.clone, torch.ones_like))
-    rounds, clock = [], Clock()
+    rounds, times = [], []  # of the prompts and of the tokens of each forward pass
+    clock = SimpleNamespace(put=lambda tokens: times.append(time.perf_counter()), end=lambda: None)
     running.update(rounds=rounds, drafted=drafted)
     began = time.perf_counter()
     written = running["target"].generate(
         texts, attention_mask=mask, max_new_tokens=new_tokens, do_sample=False, eos_token_id=ends or None,
         pad_token_id=NEVER, streamer=clock, **running["options"])
-    reply = {"seconds": time.perf_counter() - began, "prefill": clock[1] - began,
+    reply = {"seconds": time.perf_counter() - began, "prefill": times[1] - began,
              "tokens": [row[: next((index + 1 for index, token in enumerate(row) if token in ends), None)]
                         for row in written[:, texts.shape[1] :].tolist()]}
     if running["method"] == "plain":
