@@ -115,15 +115,17 @@ def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
 
 
 def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings: Acceptance) -> None:
-    """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank" and, coldest, those of `add_details`."""
+    """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank", and at the lowest temperature those of
+    `add_details`.
+    """
     choosing, judging = parts_of(bench, recorded)
-    (first,), names = first_ranked(drafters), [bench.prompts.names[row] for row in bench.rows(JUDGING)]
-    done, temperature = bench.store.open("rounds").keys(), bench.backend.temperature
+    (first,), temperature = first_ranked(drafters), bench.backend.temperature
+    done = {key[:-1] for key in bench.store.open("rounds").keys()}
     for name, drafter in drafters.items():
         shapes = checkable(bench.backend.pair.target, shapes_of(drafter, name == first, settings, bench))
         ways = ways_of(name, drafter, choosing, shapes)
-        replay(bench, recorded, [way for way in ways if not {
-            (*bench.source.values(), name, way.shape_name, prompt) for prompt in names} <= done], bench.rows(JUDGING))
+        missing = [way for way in ways if (*bench.source.values(), name, way.shape_name) not in done]
+        replay(bench, recorded, missing, bench.rows(JUDGING))
         if name in judging.ranks:
             ranks = acceptance.by_rank(judging, name)
             bench.store.open("rank").add(ranks.assign(target=bench.target, temperature=temperature, drafter=name))
@@ -135,17 +137,17 @@ def add_details(bench: Bench, judging: Trace, ways: Sequence[Way], is_first: boo
     """Adds the rows of the table "position", for the binary tree of a drafter with ranks; for every family of the first
     one those of "depth", at the compared size, and of "nodes", also at smaller ones.
     """
-    families, names = families_of(settings), {"position": {f"kary:2@{settings.budget}"}}
+    families, shapes = families_of(settings), {"position": {f"kary:2@{settings.budget}"}}
     if is_first:
-        names["depth"] = {shape_name(family, settings.budget) for family in families}
-        names["nodes"] = names["depth"] | {shape_name(family, budget) for family in families
-                                           for budget in settings.budgets if budget <= LARGEST}
-    for way in ways:
-        for table in [table for table in names if way.shape_name in names[table]]:
-            tree, rounds = way.shape, acceptance.rounds_of(judging, way.shape, way.method)
-            rows = {"position": partial(acceptance.by_quarter, judging), "nodes": partial(acceptance.by_node, tree),
-                    "depth": partial(acceptance.by_depth, judging, tree)}[table](rounds)
-            bench.store.open(table).add(rows.assign(target=bench.target, drafter=way.method, shape=way.shape_name))
+        shapes["depth"] = {shape_name(family, settings.budget) for family in families}
+        shapes["nodes"] = shapes["depth"] | {shape_name(family, budget) for family in families
+                                             for budget in settings.budgets if budget <= LARGEST}
+    count = {"position": lambda tree, rounds: acceptance.by_quarter(judging, rounds), "nodes": acceptance.by_node,
+             "depth": partial(acceptance.by_depth, judging)}
+    for name, names in shapes.items():
+        for way in [way for way in ways if way.shape_name in names]:
+            rows = count[name](way.shape, acceptance.rounds_of(judging, way.shape, way.method))
+            bench.store.open(name).add(rows.assign(target=bench.target, drafter=way.method, shape=way.shape_name))
 
 
 def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
