@@ -68,8 +68,8 @@ def identity() -> dict[str, str]:
 
 @contextmanager
 def used(address: str | None, count: int | None = None, say: Callable[[str], None] = print) -> Iterator[None]:
-    """Within the context, work is spread over the cluster at an address, or else over so many processes on this machine,
-    also by processes that are started in it. UsageError where there is no cluster.
+    """Within the context, work is spread over the cluster at an address, or else over so many processes on this
+    machine, also by processes that are started in it. UsageError where there is no cluster.
     """
     if find_spec("distributed") is None:
         raise UsageError("the package distributed, which spreads work, is not installed; install the one that "

@@ -14,6 +14,7 @@ import nbformat
 import psutil
 
 from lib.lab import atomic_file, tables
+from lib.lab.parameters import defaults_of
 from lib.lab.plan import REPORT
 from lib.lab.theme import with_palette
 
@@ -23,7 +24,8 @@ PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "pag
 
 
 def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
-    """Runs a notebook where it stands; its executed copy is written into the folder when it has finished.
+    """Runs a notebook where it stands, with the values that differ from its defaults; its executed copy is written into
+    the folder when it has finished.
 
     RuntimeError says in which cell and with which error it stopped. Any other exception (Ctrl-C) ends the kernel and is
     raised again.
@@ -32,6 +34,8 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
+    defaults = defaults_of(notebook)
+    changed = {name: value for name, value in values.items() if name in defaults and value != defaults[name]}
     final, unfinished = folder / notebook.name, folder / f"unfinished_{notebook.name}"
     folder.mkdir(parents=True, exist_ok=True)
     final.unlink(missing_ok=True)
@@ -39,7 +43,7 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
     others = set(psutil.Process().children(recursive=True))  # workers, which end by themselves
     with ThreadPoolExecutor(1) as pool:  # outside the main thread, where nbclient would take over Ctrl-C
         work = pool.submit(
-            papermill.execute_notebook, notebook, unfinished, dict(values), cwd=notebook.parent, kernel_name="python3",
+            papermill.execute_notebook, notebook, unfinished, changed, cwd=notebook.parent, kernel_name="python3",
             progress_bar={"desc": notebook.stem, "leave": False, "disable": None},  # only on a terminal
             # At its end jupyter_client interrupts the kernel, which would log that as an error.
             extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"], stdout_file=sys.stdout,

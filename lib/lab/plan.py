@@ -46,7 +46,7 @@ def make(home: Path, words: Sequence[str], classes: Classes, settings: Sequence[
     """The plan of a command, whose values `checked` checks. UsageError, with a line for each reason, for unknown words.
 
     words: at most one profile, and notebooks (none: all). settings: name=value, for each notebook that has the
-    parameter, with paths relative to the current folder. run: its name; other settings make another run.
+    parameter, with paths relative to the current folder. run: the name of its folder; by default profile and settings.
     """
     notebooks, chosen = home / "notebooks", []
     profiles = {path.stem: path for path in notebooks.glob("params/*.yaml")}
@@ -59,10 +59,6 @@ def make(home: Path, words: Sequence[str], classes: Classes, settings: Sequence[
     profile_name, *others = [word for word in words if word in profiles] or ["cpu"]
     if others:
         raise UsageError(f"one profile at a time, not {profile_name} and {' and '.join(others)}")
-    run = run or re.sub(r"[^A-Za-z0-9._=-]+", "-", "-".join([profile_name, *settings]))
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", run):
-        raise UsageError(f"--run {run!r}: a run's name consists of letters, digits and . _ = -, beginning with a "
-                         "letter or digit")
     profile = load_profile(profiles[profile_name], classes)
     defaults = {name: defaults_of(notebooks / f"{name}.ipynb") for name in sorted(chosen) or classes}
     texts = dict(_parted(setting, notebooks) for setting in settings)
@@ -70,7 +66,8 @@ def make(home: Path, words: Sequence[str], classes: Classes, settings: Sequence[
     if unknown := texts.keys() - parameters:
         raise UsageError("\n".join(f"--set {name}: no notebook of this command has such a parameter: "
                                    f"{nearest(name, parameters)}" for name in sorted(unknown)))
-    folder = home / "data" / "runs" / run
+    run = re.sub(r"[^\w.=-]+", "-", run or "-".join([profile_name, *settings]))
+    folder = home / "data" / "runs" / run.strip(".-")
     texts[RUN_DIR] = os.path.relpath(folder, notebooks)
     stages = {name: values | (profile.__pydantic_extra__.get(name) or {})
               | {key: texts[key] for key in texts.keys() & values.keys()} for name, values in defaults.items()}
@@ -100,7 +97,7 @@ def load_profile(path: Path, names: Iterable[str]) -> Profile:
     """A profile from its file. UsageError where the file is malformed or names a notebook that does not exist."""
     try:
         profile = Profile.of(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (OSError, yaml.YAMLError) as error:
+    except yaml.YAMLError as error:
         raise UsageError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from None
     except ValueError as error:
         raise UsageError("\n".join(f"profile {path}: {line}" for line in str(error).splitlines())) from None

@@ -20,7 +20,6 @@ import nbformat
 from click import UsageError
 
 from lib.lab import atomic_file, execute, provenance
-from lib.lab.parameters import defaults_of
 from lib.lab.plan import REPORT, RUN_DIR, RunPlan
 
 FINDINGS = "<!-- findings: from the committed run -->", "<!-- end of findings -->"  # the lines around them in README.md
@@ -61,8 +60,7 @@ def render(home: Path, folder: Path, say: Say) -> None:
         for name in sorted({*record["stages"], REPORT}):
             notebook = home / "notebooks" / f"{name}.ipynb"
             values = record["parameters"].get(name, {}) | {RUN_DIR: os.path.relpath(folder, notebook.parent)}
-            known = values.keys() & defaults_of(notebook).keys()  # the run may have been made by an older version
-            execute.run(notebook, folder / "executed", {key: values[key] for key in known})
+            execute.run(notebook, folder / "executed", values)
             say(f"rendered {name}")
 
 

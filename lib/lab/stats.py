@@ -95,8 +95,8 @@ def _estimate(sums: np.ndarray, combine: Callable, weights: np.ndarray) -> Estim
     value, drawn = float(combine(*sums.sum(1))), combine(*(sums @ weights))
     if count < FEWEST or np.isnan(drawn).all():
         return Estimate(value, n=count)
-    # Cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees, because resampling n values
-    # underestimates their spread by the root, and their tails.
+    # Cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees, because resampling n
+    # values underestimates their spread by the root, and their tails.
     tail = ndtr(-stdtrit(count - 1, (1 + LEVEL) / 2) * (count / (count - 1)) ** 0.5)
     return Estimate(value, *np.nanquantile(drawn, [tail, 1 - tail]).tolist(), count)
 

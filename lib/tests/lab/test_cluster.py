@@ -54,7 +54,8 @@ def test_a_killed_worker_costs_its_pieces_alone_and_a_piece_that_kills_every_wor
 
 
 def test_workers_that_are_not_alike_are_refused(monkeypatch, spread):
-    monkeypatch.setattr(cluster, "identity", lambda identity=cluster.identity(): identity | {"commit": "x", "torch": "2"})
+    differing = cluster.identity() | {"commit": "x", "torch": "2"}
+    monkeypatch.setattr(cluster, "identity", lambda: differing)
     with pytest.raises(UsageError, match="a worker has other commit, torch; bring it to"):
         list(cluster.spread(pieces.where, [1], "shared"))
 

@@ -114,7 +114,7 @@ def test_settings_reach_every_notebook_that_has_the_parameter_and_name_another_r
     changed = made(home, settings=["count=7", "names=x;y,z"])
     assert changed.stages["01_shapes"]["count"] == 7 and changed.stages["01_shapes"]["names"] == ["x", "y,z"]
     assert "count" not in changed.stages["02_broken"] and changed.folder.name == "cpu-count=7-names=x-y-z"
-    assert made(home, settings=["count=7"], run="mine").folder.name == "mine"
+    assert made(home, settings=["count=7"], run="../mine").folder == home / "data" / "runs" / "mine"
 
 
 def test_a_path_starts_where_the_command_is_given(home, tmp_path):
@@ -133,7 +133,6 @@ def test_a_path_starts_where_the_command_is_given(home, tmp_path):
     ([], {"settings": ["count=three", "share=yes"]}, "(?s)01_shapes: count is 'three': Input should.*share is 'yes'"),
     ([], {"settings": ["run_dir=x"]}, "--set run_dir: no notebook of this command has such a parameter"),
     (["02"], {"settings": ["count=3"]}, "--set count: no notebook of this command has such a parameter"),
-    ([], {"run": "../x"}, "a run's name consists of letters"),
 ])
 def test_a_wrong_command_is_named_with_the_nearest_right_one(home, words, options, complaint):
     with pytest.raises(UsageError, match=complaint):
@@ -296,8 +295,10 @@ def test_a_finished_run_is_rendered_on_its_tables_without_models_and_its_answer_
     (folder / "report.html").unlink()
     assert main(["render", str(folder), "--reference"], home) == 0
     shown = capsys.readouterr().out
-    assert "\nrendered 01_shapes\n" in shown and shown.endswith(f"\nsam wins in {folder.name}\nreport: {folder / 'report.html'}\n")
-    assert provenance.read(folder) == before and table.read_text() == "kept" and (folder / "tables" / "made.csv").read_text() == "7"
+    assert "\nrendered 01_shapes\n" in shown
+    assert shown.endswith(f"\nsam wins in {folder.name}\nreport: {folder / 'report.html'}\n")
+    assert provenance.read(folder) == before and table.read_text() == "kept"
+    assert (folder / "tables" / "made.csv").read_text() == "7"
     assert (folder / "report.html").exists() and (home / "notebooks" / "executed" / "report.html").exists()
     for words in (["render"], ["render", str(home)], ["render", str(folder), "--set", "count=1"]):
         assert main(words, home) == 2 and re.search("FOLDER|holds no run|No such option", capsys.readouterr().err)
