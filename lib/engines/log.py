@@ -9,7 +9,7 @@ import numpy as np
 
 from lib.engines.driver import Running
 from lib.engines.methods import Way
-from lib.models.load import Served
+from lib.models.load import ServedModel
 from lib.replay import recording
 from lib.replay.logs import LoggedTexts
 from lib.replay.trace import Trace, loops
@@ -25,7 +25,7 @@ class Log:
 
     name: str
     texts: LoggedTexts
-    target: Served
+    target: ServedModel
     temperature: float
     batches, idles, padded, at_once, chains = True, False, False, 1, False
 

@@ -11,7 +11,7 @@ from lib.forward.packed import INT8, KINDS, NONE, STORED, pack, quantize_int8
 from lib.forward.passes import KINDS as SERVED
 from lib.models import checks, load, registry
 from lib.models.checks import AUTO, DTYPES, PairError, number_format
-from lib.models.load import Format, Pair, Served
+from lib.models.load import Format, Pair, ServedModel
 
 Formats = tuple[tuple[torch.dtype, str], tuple[torch.dtype, str]]  # of the activations, and the kind of weights
 
@@ -53,7 +53,7 @@ def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu") 
     return [replace(pair, made_by=(load_pair, pair.made_by[1], dtype, device)) for pair in pairs]
 
 
-def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, device: str = "cpu") -> Served:
+def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, device: str = "cpu") -> ServedModel:
     """As `models.load_served`, with draft models in any number format."""
     activations, kind = formats_of(dtype, device)[1]
     for name in drafters:

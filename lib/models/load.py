@@ -125,7 +125,7 @@ def ends_of(settings, tokenizer, name: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedModel:
     """A target that is served elsewhere, whose weights are not read, and by name draft models, which are loaded."""
 
     name: str
@@ -135,7 +135,7 @@ class Served:
     drafters: Mapping[str, object]
 
 
-def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUTO, device: str = "cpu") -> Served:
+def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUTO, device: str = "cpu") -> ServedModel:
     """A served target, and draft models in this number format; names, and PairError but for the target's architecture
     and weights, as for `load_pairs`.
     """
@@ -149,7 +149,7 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUT
     settings = GenerationConfig.from_model_config(config)  # where it has no file of them
     with suppress(PairError):
         settings = _read(GenerationConfig, source)
-    return Served(source.name, config, tokenizer, ends_of(settings, tokenizer, source.name), models)
+    return ServedModel(source.name, config, tokenizer, ends_of(settings, tokenizer, source.name), models)
 
 
 def check_pairs(names: Sequence[str], is_served: bool = False, fetch: bool = False) -> list[tuple[Source, ...]]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from torch import nn
 
 from lib.drafters.registry import folders_of
@@ -36,10 +37,10 @@ def record(bench: Bench, drafters: Mapping[str, object]) -> Recorded:
             labels={"target": pair.target_name, "chains": bench.backend.chains})
         _write_texts(bench, {row: line[line >= 0].tolist() for row, line in enumerate(trace.tokens)})
         return Recorded(trace, bench.prompts.ids)
-    tokens = _plain_texts(bench)
-    lengths = np.array([answer_length(text, bench.new_tokens, bench.ends) for text in tokens])
+    rows = _plain_texts(bench)
+    tokens = [list(map(int, ids.split())) for ids in rows["ids"]]
     texts = Texts(bench.prompts.names, bench.prompts.kinds, bench.prompts.ids, tokens, [False] * len(tokens))
-    return Recorded(replace(read(None, {}, texts), lengths=lengths - 1), bench.prompts.ids)
+    return Recorded(replace(read(None, {}, texts), lengths=rows["tokens"].to_numpy() - 1), bench.prompts.ids)
 
 
 def traces_folder(bench: Bench, drafters: Mapping[str, object], settings: Mapping[str, object]) -> Path:
@@ -57,8 +58,8 @@ def traces_folder(bench: Bench, drafters: Mapping[str, object], settings: Mappin
     return bench.store.folder / "traces" / f"{pair.target_name}-{mark}".replace("/", "_")
 
 
-def _plain_texts(bench: Bench) -> list[list[int]]:
-    """The plain text of each prompt, decoded alone and kept row by row. After an answer has ended, the engine is asked
+def _plain_texts(bench: Bench) -> pd.DataFrame:
+    """The row of the table "texts" of each prompt, decoded alone. After an answer has ended, the engine is asked
     to continue it, so that the text decides every round. (An engine that ignores ends may write another token there.)
     """
     done, source = bench.store.open("texts").keys(), tuple(bench.source.values())
@@ -70,19 +71,17 @@ def _plain_texts(bench: Bench) -> list[list[int]]:
                 text += running[PLAIN].decode([prompt + text], length - len(text), bench.ends).tokens[0]
             _write_texts(bench, {row: text})
     rows = bench.store.open("texts").frame().set_index([*bench.source, "prompt"])
-    return [list(map(int, ids.split())) for ids in rows.loc[source].loc[list(bench.prompts.names), "ids"]]
+    return rows.loc[source].loc[list(bench.prompts.names)]
 
 
 def _write_texts(bench: Bench, texts: Mapping[int, Sequence[int]]) -> None:
-    """Adds the texts of prompts by their rows to the table "texts", where they are missing."""
+    """Adds the texts of prompts by their rows to the table "texts", where they are missing; an answer goes on to its first
+    end, which counts, or to the limit.
+    """
     bench.store.open("texts").add([
         dict(**bench.source, prompt=bench.prompts.names[row], ids=" ".join(map(str, text)), loops=loops(text),
-             tokens=answer_length(text, bench.new_tokens, bench.ends), remark="") for row, text in texts.items()])
-
-
-def answer_length(tokens: Sequence[int], limit: int, ends: Sequence[int]) -> int:
-    """Tokens of the answer in a text that goes on past it: to its first end, which counts, or to the limit."""
-    return next((index + 1 for index, token in enumerate(tokens[:limit]) if token in ends), min(limit, len(tokens)))
+             tokens=next((index + 1 for index, token in enumerate(text[: bench.new_tokens]) if token in bench.ends),
+                         min(bench.new_tokens, len(text))), remark="") for row, text in texts.items()])
 
 
 def replay(bench: Bench, recorded: Recorded, ways: Sequence[Way], rows: Sequence[int]) -> dict[str, dict[int, Sizes]]:

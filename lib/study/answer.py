@@ -16,7 +16,6 @@ import pandas as pd
 
 from lib.engines.methods import PLAIN, Way
 from lib.lab import atomic_file, stats, tables
-from lib.lab.chapter import Store
 from lib.lab.stats import Estimate
 from lib.replay.simulated import Recorded
 from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
@@ -27,7 +26,8 @@ FILE = "recommendation.json"
 MOST_LINES = 12  # of the recommendation as text
 NEARLY = 0.97  # of the highest estimate: of ways this fast the one with the fewest nodes wins
 LEADING = 0.85  # of the highest prediction: drafters this fast with static trees are tried with grown ones
-RECOMMENDED, CHAIN, TREE, TREE_OVER_CHAIN = ROLES = ("recommended", "chain", "tree", "tree over chain")
+RECOMMENDED, CHAIN, TREE = ROLES = ("recommended", "chain", "tree")
+TREE_OVER_CHAIN = "tree over chain"  # the role of the row with the speed of one over the other
 ONE = Estimate(1.0, 1.0, 1.0)
 
 
@@ -58,9 +58,6 @@ def leading(ways: Sequence[Way], logs: Logs) -> list[str]:
     speeds = pd.Series({key: float(np.exp(np.nanmean(values))) for key, values in logs.items()})
     nearly = speeds[speeds >= LEADING * speeds.groupby(level=1).transform("max")].index.get_level_values(0)
     return list(dict.fromkeys(way.method for way in ways if way.name in nearly))
-
-
-# ------------------------------------------------------------------------------------------------------------- choosing
 
 
 def choose(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, most_raced: int) -> dict[str, str]:
@@ -94,9 +91,6 @@ def fastest_small(speeds: Mapping[str, float], ways: Mapping[str, Way]) -> str:
     least = NEARLY * max(speeds.values())
     return min((name for name, value in speeds.items() if value >= least),
                key=lambda name: (ways[name].nodes if name in ways else 0, -speeds[name]))
-
-
-# -------------------------------------------------------------------------------------------------------------- judging
 
 
 def answer(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles: Mapping[str, str]) -> None:
@@ -154,16 +148,14 @@ def about_trees(paired: Estimate) -> str:
     return f"{'a' if paired.low > 1 else 'no'} tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
 
 
-# -------------------------------------------------------------------------------------------------------- the file
-
-
-def save(store: Store, facts: Mapping[str, object]) -> None:
-    """Writes a run's `recommendation.json`: facts (target, machine and more), and the rows of its tables "answers"
-    and "settings".
-    """
-    frames = {name: store.open(name).frame().drop(columns=tables.FINGERPRINT) for name in ("answers", "settings")}
-    rows = {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}
-    atomic_file.replace(store.folder / FILE, json.dumps({**facts, **rows}, indent=1).encode() + b"\n")
+def save(bench: Bench, machine: str) -> None:
+    """Writes a run's `recommendation.json`: target, machine, and the rows of its tables "answers" and "settings"."""
+    facts = dict(target=bench.target, new_tokens=bench.new_tokens, machine=machine, choosing=len(bench.rows(CHOOSING)),
+                 judging=len(bench.rows(JUDGING)))
+    for name in ("answers", "settings"):
+        rows = bench.store.open(name).frame().drop(columns=tables.FINGERPRINT)
+        facts[name] = json.loads(rows.to_json(orient="records"))
+    atomic_file.replace(bench.store.folder / FILE, json.dumps(facts, indent=1).encode() + b"\n")
 
 
 def text(folder: Path) -> str:
@@ -188,5 +180,5 @@ def _described(answer) -> str:
     """A way with its speed, interval and numbers of units; answer: a row of the table "answers"."""
     if answer.way == PLAIN:
         return "plain decoding"
-    predicted = "" if answer.raced else "predicted, "
-    return f"{answer.way} {stats.format_estimate(answer)} ({predicted}{stats.format_counts(answer)})"
+    counts = ("" if answer.raced else "predicted, ") + stats.format_counts(answer)
+    return f"{answer.way} {stats.format_estimate(answer)} ({counts})"

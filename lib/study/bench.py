@@ -112,8 +112,8 @@ def arranged(prompts: PromptSet, choose: int, judge: int, generator: np.random.G
 
     ValueError if a kind has fewer units.
     """
-    unit_of_ids: dict[tuple[int, ...], str] = {}
-    units = [unit_of_ids.setdefault(tuple(ids.tolist()), stats.unit(name)) for name, ids in zip(prompts.names, prompts.ids)]
+    unit_of: dict[tuple[int, ...], str] = {}
+    units = [unit_of.setdefault(tuple(ids.tolist()), stats.unit(name)) for name, ids in zip(prompts.names, prompts.ids)]
     check_enough(units, prompts.kinds, choose, judge)
     by_kind: dict[str, dict[str, list[int]]] = {}
     for row, (kind, unit) in enumerate(zip(prompts.kinds, units)):

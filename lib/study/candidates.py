@@ -4,6 +4,8 @@ rules, and each engine's methods with numbers of draft tokens.
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from lib.decoding.checks import window_refusal
 from lib.drafters import vocabulary
 from lib.drafters.drafter import Drafter
@@ -13,15 +15,16 @@ from lib.engines.driver import Engine
 from lib.engines.methods import Way
 from lib.replay import acceptance, simulated
 from lib.replay.rank_paths import most_frequent_paths
+from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
-from lib.study.bench import Bench
+from lib.study.bench import CHOOSING, Bench
 from lib.trees import named, shapes
 from lib.trees.growth import Growth
 from lib.trees.names import FREQUENT
 from lib.trees.tree import Tree
 
 FAMILIES = ("independent:2", "independent:4")  # at every budget, besides chains
-BUDGETS = (3, 7, 15, 31, 63)
+BUDGETS = (3, 7, 15, 31, 63)  # of trees that branch
 LEAST_GROWN = 15  # nodes of trees that a rule grows
 WIDTH, GAIN = 4, 0.05  # of grown trees: nodes expanded per level, and the gain below which OPT-Tree stops
 TIMED_SHAPES = ("chain:1", "chain:4", "independent:4x4")  # whose drafting is timed, besides that of growth rules
@@ -57,15 +60,15 @@ def possible(pair) -> list[str]:
     return specs + [name + reduced for name in names if DRAFT_MODEL in needs(name)]
 
 
-def static_ways(bench: Bench, drafters: Mapping[str, Drafter], choosing: Trace, most_nodes: int) -> list[Way]:
-    """Each drafter with chains, fixed trees, and trees grown from the choosing part of a trace, of at most so many nodes;
-    chains alone where the target takes no other trees.
+def static_ways(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], most_nodes: int) -> list[Way]:
+    """Each drafter with chains, fixed trees, and trees grown from the text of the choosing prompts, of at most so many
+    nodes; chains alone where the target takes no other trees.
     """
-    ways = []
+    ways, choosing = [], recorded.trace.select(np.array(bench.rows(CHOOSING)))
     for name, drafter in drafters.items():
         depth = min(bench.longest, drafter.deepest or bench.longest)
         trees = {f"chain:{length}": shapes.chain(length) for length in range(1, min(depth, most_nodes) + 1)}
-        for budget in [] if bench.backend.chains else budgets(most_nodes):
+        for budget in (budget for budget in BUDGETS if budget <= most_nodes and not bench.backend.chains):
             fixed = {f"{family}@{budget}": named(f"{family}@{budget}") for family in FAMILIES}
             trees |= {label: tree for label, tree in fixed.items() if not tree.is_path and tree.max_depth <= depth}
             if name in choosing.ranks:
@@ -77,11 +80,6 @@ def static_ways(bench: Bench, drafters: Mapping[str, Drafter], choosing: Trace, 
         ranked = ranked_name(name, drafter, choosing)
         ways += [_way(name, label, shape, drafter, ranked) for label, shape in trees.items()]
     return ways
-
-
-def budgets(most_nodes: int) -> list[int]:
-    """The budgets of trees that branch."""
-    return sorted({*(budget for budget in BUDGETS if budget <= most_nodes), most_nodes})
 
 
 def ranked_name(name: str, drafter: Drafter, trace: Trace) -> str:
@@ -101,7 +99,7 @@ def grown_ways(bench: Bench, drafters: Mapping[str, Drafter], most_nodes: int) -
     return [_way(name, f"{rule}@{budget}", named(f"{rule}@{budget}"), drafter) for name, drafter in drafters.items()
             if simulated.replayable(drafter) and not bench.backend.chains
             for rule in growth_rules(drafter, min(bench.longest, drafter.deepest or bench.longest))
-            for budget in budgets(most_nodes) if budget >= LEAST_GROWN]
+            for budget in BUDGETS if LEAST_GROWN <= budget <= most_nodes]
 
 
 def _way(drafter_name: str, label: str, shape: Tree | Growth, drafter: Drafter, ranked: str = "") -> Way:

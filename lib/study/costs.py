@@ -23,16 +23,14 @@ NODES = (1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)  # of forced drafts: both sid
 FORCED_TOKENS = 24  # of a timed call
 REPEATS = 4  # calls of each point, after one to warm up
 LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
+DRAFTING = f"method not in ['{PLAIN}', '{FORCED}']"  # the rows of what drafting adds to a step
 Curve = Callable[[np.ndarray | float], np.ndarray]  # seconds over an amount of work
 
 
-# ------------------------------------------------------------------------------------------------------------ measuring
-
-
 def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
-    """The backend's rows of the table "costs" with missing ones timed: plain steps and checks of up to `most_nodes` nodes,
-    in shuffled turns, and what drafting by these ways adds to a step. Where nothing is raced, every second number of
-    nodes and half of the repeats do.
+    """The backend's rows of the table "costs" with missing ones timed: in shuffled turns plain steps and checks of up to
+    `most_nodes` nodes, then what drafting by these ways adds to a step. Where nothing is raced, every second number of
+    nodes, half of the repeats and short calls do.
     """
     table, check = bench.store.open("costs"), forced(most_nodes)
     nodes, repeats = (NODES, REPEATS) if any(bench.raced.values()) else (NODES[::2], REPEATS // 2)
@@ -49,8 +47,7 @@ def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
         for turn in range(repeats + 1):
             for index in bench.generator("costs", turn).permutation(len(points)):
                 batch, method, drafted = points[index]
-                decoded = running[method].decode(_prompts(bench, batch, turn), FORCED_TOKENS,
-                                                 drafted=drafted if method == FORCED else None)
+                decoded = running[method].decode(*_call(bench, batch, turn), drafted=drafted if method == FORCED else None)
                 steps = decoded.steps if decoded.steps > 0 else max(map(len, decoded.tokens)) - 1
                 seconds = decoded.seconds - decoded.prefill - np.nan_to_num(decoded.drafting)
                 times[points[index]].append(seconds / max(1, steps))
@@ -75,7 +72,8 @@ def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: i
     """Seconds that drafting adds to a step in which the drafter works: as the backend tells, or the rest of a call after
     its checks. The call decodes one prompt in all rows, so that all rows end at the same step.
     """
-    decoded = running.decode(_prompts(bench, batch, turn)[:1] * batch, FORCED_TOKENS)
+    prompts, num_tokens = _call(bench, batch, turn)
+    decoded = running.decode(prompts[:1] * batch, num_tokens)
     if not np.isnan(decoded.drafting):
         return decoded.drafting / max(1, decoded.drafting_steps)
     steps = (sum(map(len, decoded.tokens)) - decoded.accepted) / batch - 1
@@ -85,10 +83,12 @@ def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: i
     return (decoded.seconds - decoded.prefill - checks) / max(1.0, steps if way.drafter.traits.reads_text else drafts)
 
 
-def _prompts(bench: Bench, batch: int, turn: int) -> list[list[int]]:
-    """Those of a timed call: turn by turn the choosing ones."""
+def _call(bench: Bench, batch: int, turn: int) -> tuple[list[list[int]], int]:
+    """The choosing prompts of a timed call, and its tokens: fewer, after the shortest prompts, where nothing is raced."""
     calls = bench.calls(CHOOSING, batch)
-    return bench.ids(calls[turn % len(calls)])
+    if any(bench.raced.values()):
+        return bench.ids(calls[turn % len(calls)]), FORCED_TOKENS
+    return bench.ids(min(calls, key=lambda rows: max(map(len, bench.ids(rows))))), FORCED_TOKENS // 3
 
 
 def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds: Sequence[float]) -> dict[str, object]:
@@ -132,9 +132,9 @@ class Costs:
         idle = set(checks.loc[checks["nodes"] == 0, "batch"])
         checks = pd.concat([checks, plain[plain["batch"].isin(set(checks["batch"]) - idle)]])
         return cls(curve_through(plain["batch"], plain["seconds"]),
-                   {int(batch): curve_through(part["nodes"], part["seconds"]) for batch, part in checks.groupby("batch")},
-                   {int(batch): {method: drafting_seconds(one) for method, one in part.groupby("method")}
-                    for batch, part in drafting_rows(rows).groupby("batch")})
+                   {batch: curve_through(part["nodes"], part["seconds"]) for batch, part in checks.groupby("batch")},
+                   {batch: {method: drafting_seconds(one) for method, one in part.groupby("method")}
+                    for batch, part in rows.query(DRAFTING).groupby("batch")})
 
     def check(self, rows: int, nodes: np.ndarray) -> np.ndarray:
         """Seconds of steps that check float[S] nodes per row of so many rows."""
@@ -150,12 +150,8 @@ class Costs:
 def _between(rows: int, by_batch: Mapping[int, np.ndarray | float]) -> np.ndarray | float:
     """Linear between values by batch size, constant outside."""
     batches = sorted(by_batch)
-    return sum(np.interp(rows, batches, is_batch) * by_batch[batch] for batch, is_batch in zip(batches, np.eye(len(batches))))
-
-
-def drafting_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows of what drafting adds to a step."""
-    return rows[~rows["method"].isin([PLAIN, FORCED])]
+    weights = [np.interp(rows, batches, is_batch) for is_batch in np.eye(len(batches))]
+    return sum(weight * by_batch[batch] for weight, batch in zip(weights, batches))
 
 
 def drafting_seconds(rows: pd.DataFrame) -> Callable[[Tree | Growth], float]:

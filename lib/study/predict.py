@@ -26,13 +26,15 @@ def predict(bench: Bench, recorded: Recorded, ways: Sequence[Way], cost_rows: pd
     recorded: the text of all prompts. cost_rows: of the table "costs".
     """
     logs, rows, costs = {}, [], Costs.of(cost_rows)
-    replayed, lengths = replay(bench, recorded, ways, bench.rows(part)), (recorded.trace.lengths + 1).tolist()
+    replayed, lengths = replay(bench, recorded, ways, bench.rows(part)), recorded.trace.lengths + 1
     for way in ways:
         for batch in bench.batches_of(way):
             values = []
             for call in bench.calls(part, batch):
-                plain = plain_seconds(costs, [lengths[row] for row in call])
-                speculative = call_seconds(bench, costs, way, [replayed[way.name][row][int(way.at_prompt) :] for row in call])
+                running = np.arange(1, max(lengths[call]))[:, None] < lengths[call]  # [steps, prompts]
+                plain = np.sum(costs.plain(running.sum(1)))
+                rounds = [replayed[way.name][row][int(way.at_prompt) :] for row in call]
+                speculative = call_seconds(bench, costs, way, rounds)
                 values.append(np.log(plain / speculative) if plain and speculative else np.nan)
             logs[way.name, batch] = values = np.array(values)
             values = values[~np.isnan(values)]
@@ -46,26 +48,19 @@ def predict(bench: Bench, recorded: Recorded, ways: Sequence[Way], cost_rows: pd
 
 def call_seconds(bench: Bench, costs: Costs, way: Way, rounds: Sequence[Sizes]) -> float:
     """Seconds, after the prefill, of a call whose prompts have these rounds int64[R, 3]."""
-    steps = max((len(sizes) for sizes in rounds), default=0)
-    grid = np.full((len(rounds), steps, 3), -1)
+    grid = np.full((len(rounds), max(map(len, rounds)), 3), -1)
     for row, sizes in zip(grid, rounds):
         row[: len(sizes)] = sizes
     running, nodes = grid[..., 0] >= 0, np.maximum(grid[..., 0], 0)
     count, drafts = running.sum(0), (grid[..., 2] > 0).any(0)
     drafts |= way.drafter.traits.reads_text  # which looks for a draft in every step
-    widest = nodes.max(0) if bench.backend.padded else nodes.sum(0) / np.maximum(count, 1)
+    widest = nodes.max(0) if bench.backend.padded else nodes.sum(0) / count
     seconds = 0.0
     for rows in np.unique(count):
         steps_of_rows = count == rows
         seconds += float(np.sum(costs.check(int(rows), widest[steps_of_rows])))
         seconds += float(drafts[steps_of_rows].sum()) * costs.draft(way, int(rows))
     return seconds
-
-
-def plain_seconds(costs: Costs, lengths: Sequence[int]) -> float:
-    """Seconds, after the prefill, of a call whose answers have these numbers of tokens."""
-    running = np.arange(1, max(lengths))[:, None] < np.asarray(lengths)  # [steps, prompts]
-    return float(np.sum(costs.plain(running.sum(1))))
 
 
 def expected_tokens(alpha: float, length: int) -> float:

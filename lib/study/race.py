@@ -58,9 +58,6 @@ def parted(bench: Bench, texts: Mapping[str, Sequence[int]], rows: Sequence[int]
     return ", ".join(f"{name}@{position}" for name, position in positions.items() if position is not None)
 
 
-# --------------------------------------------------------------------------------------------------------------- speeds
-
-
 def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:
     """The rows of the table "timed" of the bench's backend, a batch size and a part."""
     rows = bench.rows_of("timed")

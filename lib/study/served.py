@@ -19,7 +19,7 @@ from lib.lab import units
 from lib.lab.chapter import Store
 from lib.models import dialogue, registry
 from lib.models import prompts as prompt_files
-from lib.models.load import Served
+from lib.models.load import ServedModel
 from lib.models.prompts import PromptSet
 from lib.replay import endpoint, logs
 from lib.replay.simulated import Recorded
@@ -40,11 +40,10 @@ def measure(store: Store, settings) -> tuple[Bench, Recorded, list[Way]]:
     write_prompts(store, bench.prompts, bench.parts)
     drafters = drafters_of(log, settings.drafters)
     recorded = record(bench, drafters)
-    choosing = recorded.trace.select(np.array(without_loops(bench).rows(CHOOSING)))
-    return bench, recorded, static_ways(bench, drafters, choosing, settings.most_nodes)
+    return bench, recorded, static_ways(without_loops(bench), recorded, drafters, settings.most_nodes)
 
 
-def read(path: str | Path, target: Served, temperature: float, longest: int, name: str = "log") -> Log:
+def read(path: str | Path, target: ServedModel, temperature: float, longest: int, name: str = "log") -> Log:
     """The answers of a log that are long enough for trees of so many levels. temperature: at which they were written,
     where the log does not tell it. ValueError where it tells several.
     """
@@ -60,7 +59,7 @@ def read(path: str | Path, target: Served, temperature: float, longest: int, nam
     return Log(name, texts.select(long_enough), target, temperature)
 
 
-def ask(target: Served, settings, folder: Path) -> Path:
+def ask(target: ServedModel, settings, folder: Path) -> Path:
     """The file of a server's answers to the prompts that choose and judge; see `endpoint.collect`. Chat models get
     messages, others plain texts.
     """

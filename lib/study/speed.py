@@ -30,7 +30,7 @@ from lib.models.registry import GGUF, sources
 from lib.replay.simulated import Recorded
 from lib.study import answer, costs, costs_files, quality, schedule, served
 from lib.study.acceptance import record
-from lib.study.answer import CHAIN, RECOMMENDED
+from lib.study.answer import CHAIN, RECOMMENDED, ROLES
 from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
 from lib.study.candidates import drafters_of, engine_ways, grown_ways, static_ways
 from lib.study.predict import predict
@@ -46,7 +46,7 @@ def measure(store: Store, settings: Speed) -> None:
         bench, recorded, ways = served.measure(store, settings)
         for elsewhere in predict_elsewhere(bench, settings, recorded, ways):
             write_settings(elsewhere)
-        save(bench, f"the machine of {Path(settings.costs).stem}")
+        answer.save(bench, f"the machine of {Path(settings.costs).stem}")
         return
     pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
     bench = of_pairs(store, settings, pairs)
@@ -56,10 +56,9 @@ def measure(store: Store, settings: Speed) -> None:
         sample(bench, settings.sampled_temperature, {way.name: way for way in ways})
     beside = replace(bench, raced={1: settings.raced_beside})
     if settings.formats:
-        texts = quality.judging_texts(bench, recorded)
-        reference = quality.log_probabilities(pairs[0].target, texts)
+        reference = quality.log_probabilities(bench, recorded)
         for format_name in settings.formats:
-            measure_format(beside, settings, format_name, recorded, ways, texts, reference)
+            measure_format(beside, settings, format_name, recorded, ways, reference)
     for spec in settings.engines:
         measure_engine(beside, settings, spec)
     if settings.costs:
@@ -71,10 +70,7 @@ def measure(store: Store, settings: Speed) -> None:
         schedule.measure(bench, pairs[0].tokenizer, [length for length in settings.lengths if length < 0.9 * room],
                          partial(measure_ways, ways=judged, most_nodes=settings.most_nodes, most_raced=len(judged)))
     machine = processor.machine(pairs[0].target.device.type)
-    save(bench, f"{machine['processor']}, {machine['threads']} threads")
-
-
-# -------------------------------------------------------------------------------------------------------- this loop
+    answer.save(bench, f"{machine['processor']}, {machine['threads']} threads")
 
 
 def of_pairs(store: Store, settings: Speed, pairs: Sequence) -> Bench:
@@ -95,9 +91,8 @@ def measure_loop(bench: Bench, settings: Speed, pairs: Sequence) -> tuple[Record
     longest = max(map(len, bench.prompts.ids)) + settings.new_tokens + bench.longest
     drafters = drafters_of(pairs, settings.drafters, longest)
     recorded, most_nodes = record(bench, drafters), settings.most_nodes
-    known = without_loops(bench)
-    ways = static_ways(bench, drafters, recorded.trace.select(np.array(known.rows(CHOOSING))), most_nodes)
-    logs = predict(known, recorded, ways, costs.measure(bench, ways, most_nodes), CHOOSING)
+    ways = static_ways(without_loops(bench), recorded, drafters, most_nodes)
+    logs = predict(without_loops(bench), recorded, ways, costs.measure(bench, ways, most_nodes), CHOOSING)
     ways += grown_ways(bench, {name: drafters[name] for name in answer.leading(ways, logs)}, most_nodes)
     answer.measure(bench, recorded, ways, costs.measure(bench, ways, most_nodes), settings.most_raced)
     return recorded, ways
@@ -114,8 +109,8 @@ def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
     text does not decide.
     """
     batch, answers = bench.batches[0], bench.rows_of("answers")
-    answers = answers[answers["batch"] == batch].set_index("role")["way"]
-    roles = {role: name for role, name in answers.items() if name in ways and role in answer.ROLES[:3]}
+    answers = answers[(answers["batch"] == batch) & answers["role"].isin(ROLES)]
+    roles = {role: name for role, name in zip(answers["role"], answers["way"]) if name in ways}
     if not roles:
         return
     sampled = replace(without_loops(bench), raced={batch: bench.raced[batch]},
@@ -125,13 +120,10 @@ def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
     answer.answer(sampled, judged, {}, batch, {RECOMMENDED: PLAIN} | roles)
 
 
-# ---------------------------------------------------------------------------------------------- beside the reference
-
-
 def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Recorded, ways: Sequence[Way],
-                   texts: Sequence[tuple[Tensor, Tensor]], reference: Sequence[Tensor]) -> None:
+                   reference: Sequence[Tensor]) -> None:
     """The loop in another number format: its checks are timed. Where it is raced, it writes and drafts a text of its own;
-    else the reference's text and drafting stand for its own. texts, reference: as of `quality.measure`.
+    else the reference's text and drafting stand for its own. reference: as of `quality.measure`.
     """
     draft_model = sources(settings.pairs[0])[1]
     is_mixed = format_name == STORED and draft_model is not None and draft_model.kind != GGUF
@@ -141,12 +133,12 @@ def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Re
         bench.say(f"{format_name} is left out: {first_line(error)}")
         return
     beside = replace(bench, backend=Own(pair, bench.prompts.ids))
-    quality.measure(beside, texts, reference)
+    quality.measure(beside, recorded, reference)
     is_missing = not answer.is_complete(beside)
     if is_missing and bench.raced[1]:
         measure_loop(beside, settings, [pair])
     elif is_missing:
-        rows = pd.concat([costs.measure(beside, [], settings.most_nodes), costs.drafting_rows(bench.rows_of("costs"))])
+        rows = pd.concat([costs.measure(beside, [], settings.most_nodes), bench.rows_of("costs").query(costs.DRAFTING)])
         answer.measure(replace(beside, writer=bench.backend), recorded, ways, rows, settings.most_raced)
     for model in {*pair.models} - {*bench.backend.pair.models}:
         release(model)
@@ -165,15 +157,15 @@ def measure_engine(bench: Bench, settings: Speed, spec: str) -> None:
 
 
 def predict_elsewhere(bench: Bench, settings: Speed, recorded: Recorded, ways: Sequence[Way]) -> list[Bench]:
-    """Answers for the backends of a file of costs, by rounds that are replayed here. Drafting that the file lacks is taken
-    to be as large a part of a plain step as here; draft models whose drafting was timed nowhere are left out, with the
-    reason printed, and trees that are larger than all checks of the file.
+    """Answers for the backends of a file of costs, by rounds that are replayed here. Drafting that the file lacks is
+    taken to be as large a part of a plain step as here; draft models whose drafting was timed nowhere are left out, with
+    the reason printed, and trees that are larger than all checks of the file.
     """
     here, all_rows, benches = bench.rows_of("costs"), costs_files.read(settings.costs), []
     for name in costs_files.of_backends(all_rows):
         rows = all_rows[all_rows["backend"] == name]
         scale = rows.loc[rows["method"] == PLAIN, "ms"].min() / here.loc[here["method"] == PLAIN, "ms"].min()
-        drafting = costs.drafting_rows(here).assign(ms=lambda part: part["ms"] * scale)
+        drafting = here.query(costs.DRAFTING).assign(ms=lambda part: part["ms"] * scale)
         rows = pd.concat([rows, drafting[~drafting["method"].isin(rows["method"])]])
         untimed = {way.method for way in ways if isinstance(way.drafter, LanguageModelDrafter)} - {*rows["method"]}
         for method in sorted(untimed):
@@ -188,9 +180,6 @@ def predict_elsewhere(bench: Bench, settings: Speed, recorded: Recorded, ways: S
     return benches
 
 
-# ------------------------------------------------------------------------------------------------------ what is written
-
-
 def write_settings(bench: Bench) -> None:
     """Adds to the table "settings" what a user of each serving engine sets to draft as recommended, or as the best chain
     of the recommended drafter, since engines take no static tree that branches; vLLM also by batch size.
@@ -203,9 +192,3 @@ def write_settings(bench: Bench) -> None:
         lengths = tokens[winners["drafter"].isin([drafter, "none"])].to_dict()
         bench.store.open("settings").add([dict(backend=bench.backend.name, batch=batch, **line) for line
                                           in registry.lines(bench.backend.pair, drafter, int(tokens[batch]), lengths)])
-
-
-def save(bench: Bench, machine: str) -> None:
-    """Writes recommendation.json."""
-    answer.save(bench.store, dict(target=bench.target, new_tokens=bench.new_tokens, machine=machine,
-                                  choosing=len(bench.rows(CHOOSING)), judging=len(bench.rows(JUDGING))))

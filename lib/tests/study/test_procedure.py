@@ -14,10 +14,10 @@ from lib.lab import stats, tables
 from lib.lab.chapter import Store
 from lib.models.prompts import load
 from lib.study import answer, candidates
-from lib.study.answer import CHAIN, RECOMMENDED, TREE_OVER_CHAIN
-from lib.study.bench import JUDGING, Bench, arranged
+from lib.study.answer import CHAIN, RECOMMENDED
+from lib.study.bench import Bench, arranged
 from lib.study.predict import best_length, leviathan_speedup, theoretical_speedup
-from lib.study.race import measured_logs, parted, speed
+from lib.study.race import measured_logs, parted
 from lib.study.speed import measure_ways
 from lib.tests.engines.stand_in import StandIn
 
@@ -70,7 +70,7 @@ def test_the_file_of_a_recommendation_has_each_role_and_at_most_twelve_lines(pai
     bench = bench_of(pair, StandIn(pair.target), tmp_path, {1: 8})
     bench.store.open("settings").append(backend="stand-in", batch=1, engine="vllm", draft="the chain", setting="--k 4")
     answers = measured(bench, pair)
-    answer.save(bench.store, dict(target="t", machine="m"))
+    answer.save(bench, "m")
     saved = json.loads((tmp_path / answer.FILE).read_text())
     assert [row["role"] for row in saved["answers"]] == answers["role"].tolist()
     lines = answer.text(tmp_path).splitlines()
@@ -106,18 +106,11 @@ def test_whole_calls_break_even_where_both_lines_meet():
     assert np.isnan(answer.break_even(rows.iloc[:0], "w", 1))
 
 
-def test_a_speed_without_a_race_is_that_of_the_predictions(pair, tmp_path):
-    bench = bench_of(pair, StandIn(pair.target), tmp_path, {1: 0})
-    logs = {("w", 1): np.log(np.linspace(1.0, 2.0, len(bench.calls(JUDGING, 1))))}
-    estimate = speed(bench, logs, "w", 1, JUDGING)
-    assert estimate.value == pytest.approx(np.exp(logs["w", 1].mean())) and not estimate.raced
-
-
 def test_the_best_tree_beside_the_best_chain_is_told_as_an_equivalence():
     assert "between 4 % slower and 6 % faster" in answer.about_trees(stats.Estimate(1.01, 0.96, 1.06))
     assert answer.about_trees(stats.Estimate(1.1, 1.02, 1.2)).startswith("a tree pays")
     assert "no tree pays" in answer.about_trees(stats.Estimate(0.9, 0.8, 0.97))
-    assert "too few" in answer.about_trees(stats.Estimate(1.1)) and TREE_OVER_CHAIN in answer.ROLES
+    assert "too few" in answer.about_trees(stats.Estimate(1.1))
 
 
 def test_formulas_of_the_weblog_and_of_leviathan():

@@ -1,5 +1,8 @@
 """The quality of a number format beside transformers' own attention over whole texts."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,8 +15,9 @@ from lib.lab.chapter import Store
 from lib.lab.tables import read
 from lib.models import load as models
 from lib.models.prompts import PromptSet
+from lib.replay.simulated import Recorded
 from lib.study import quality
-from lib.study.bench import Bench
+from lib.study.bench import JUDGING, Bench
 
 STARTS = ("def area(width, height):\n", "class Tree:\n    def __init__(self, parents):\n", "import os\n\n\ndef read(",
           "for row in rows:\n    total", "if __name__ == ", "def test_sorted():\n    assert ", "x = [", "try:\n    w")
@@ -34,12 +38,14 @@ def test_quality_is_that_of_a_plain_teacher_forced_pass(name, close, tmp_path):
         quantize_int8(other.target)
     prompts = [widest.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in STARTS]
     answers = [torch.tensor(tokens) for tokens in loop.continuations(widest.target, prompts, max_new_tokens=16)]
-    texts = list(zip(prompts, answers))
-    bench = Bench(Own(other, prompts), Store(tmp_path, "05", "mark"), "small", PromptSet((), (), ()), (), 16, {}, 1, ())
+    recorded = Recorded(SimpleNamespace(tokens=torch.stack(answers).numpy()), prompts)
+    bench = Bench(Own(other, prompts), Store(tmp_path, "05", "mark"), "small", PromptSet((), (), ()),
+                  [JUDGING] * len(prompts), 16, {}, 1, ())
+    reference = quality.log_probabilities(replace(bench, backend=Own(widest, prompts)), recorded)
     for _ in range(2):  # the second finds its rows
-        quality.measure(bench, texts, quality.log_probabilities(widest.target, texts))
+        quality.measure(bench, recorded, reference)
     found = read(tmp_path, "05_quality").set_index("quantity")
-    passes = [[teacher_forced(pair, *text) for text in texts] for pair in (widest, other)]
+    passes = [[teacher_forced(pair, *text) for text in zip(prompts, answers)] for pair in (widest, other)]
     reference, logs = map(torch.cat, passes)
     assert torch.equal(reference.argmax(-1), torch.cat(answers)), "the widest format wrote its own greedy text"
     equal = float((reference.argmax(-1) == logs.argmax(-1)).double().mean())

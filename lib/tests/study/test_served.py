@@ -69,7 +69,7 @@ def test_answers_are_predictions_at_the_costs_of_each_backend_of_the_file(log_fi
     speed.measure(store, settings)
     assert "vLLM, ngram" in answer.text(tmp_path)
     bench, recorded, _ = served.measure(store, settings)
-    answers = bench.store.open("answers").frame().set_index(["backend", "batch", "role"])
+    answers = bench.store.open("answers").frame().set_index(["backend", "batch", "role"]).sort_index()
     assert {*answers.index.get_level_values("backend")} == {"there (theirs)", "other (theirs)"}
     assert (answers["raced"] == 0).all() and (answers.loc["other (theirs)", "drafter"] != "model").all()
     assert "model is left out: the costs of other have no rows of the method model" in capsys.readouterr().out
