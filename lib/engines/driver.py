@@ -1,7 +1,7 @@
 """What all backends share: their interface, what a call gave, and the process that a serving engine runs in.
 
-An engine runs in a process and an environment of its own (`environments`). Its driver starts it with one setting and
-decodes prompts of token ids, so that no tokenizer comes between; several may run at the same time, to be timed in
+An engine runs in a process and an environment of its own (`environments`). Its driver starts it with one way to draft
+and decodes prompts of token ids, so that no tokenizer comes between; several may run at the same time, to be timed in
 turns.
 """
 
@@ -39,7 +39,7 @@ class Decoded:
     drafting_steps: int = -1
     drafts: int = -1
     drafted: int = -1
-    accepted: int = 0
+    accepted: int = -1
 
 
 class Running(AbstractContextManager):
