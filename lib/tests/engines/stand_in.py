@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from lib.decoding import generate
+from lib.decoding import loop
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
@@ -61,13 +61,10 @@ class Running(driver.Running):
             clock.append(seconds(len(rows), sum(sizes), self.way.nodes > 0)
                          + DRAFTING * self.way.nodes * bool(self.way.weights))
 
-        widest = max(map(len, prompts))
-        rows = [[0] * (widest - len(prompt)) + list(prompt) for prompt in prompts]
-        mask = [[0] * (widest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        ids, mask = next(loop.in_batches([torch.tensor(prompt) for prompt in prompts], len(prompts)))
         drafter = (LanguageModelDrafter(self.way.weights) if self.way.weights else
                    LookupDrafter() if self.way.nodes else NoDrafter())
-        done = generate(self.engine.target, drafter, torch.tensor(rows), shape=f"chain:{self.way.nodes}",
-                        attention_mask=torch.tensor(mask), max_new_tokens=new_tokens, eos_token_id=list(ends) or None,
-                        observe=observe)
+        done = loop.generate(self.engine.target, drafter, ids, shape=self.way.shape, attention_mask=mask,
+                             max_new_tokens=new_tokens, eos_token_id=list(ends) or None, observe=observe)
         return Decoded(done.new_tokens, sum(clock), PREFILL, drafts=sum(size > 0 for size, _ in drafts),
                        drafted=sum(size for size, _ in drafts), accepted=sum(kept for _, kept in drafts))

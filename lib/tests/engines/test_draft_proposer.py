@@ -30,7 +30,7 @@ def proposer(kind, tokens, **options):
         model_config=SimpleNamespace(max_model_len=WINDOW, get_vocab_size=lambda: VOCABULARY)))
 
 
-def asked(proposer, texts, sampled=None):
+def drafts_of(proposer, texts, sampled=None):
     """The drafts for rows of these texts, in a buffer with other tokens after them."""
     rows = np.full((ROWS, WINDOW), VOCABULARY - 1, dtype=np.int32)
     for row, text in zip(rows, texts):
@@ -68,7 +68,7 @@ def test_drafts_are_those_of_lib(tmp_path_factory, text, orders, tokens, enough,
     for kind, (drafter, options) in kinds.items():
         ours = proposer(kind, tokens, **options)
         for end in range(1, len(text) + 1, step):
-            assert asked(ours, [text[:end]]) == [first_branch(drafter, text[:end], tokens)], kind
+            assert drafts_of(ours, [text[:end]]) == [first_branch(drafter, text[:end], tokens)], kind
 
 
 @settings(deadline=None, max_examples=60)
@@ -83,15 +83,14 @@ def test_a_row_gets_the_draft_of_its_own_tokens_wherever_it_moves(data):
         sampled = [data.draw(st.lists(st.integers(0, 1), max_size=3)) for _ in rows]
         requests |= {name: requests.get(name, [0, 1, 0]) + new for name, new in zip(rows, sampled)}
         texts = [requests[name] for name in rows]
-        assert asked(ours, texts, sampled) == [first_branch(SuffixAutomatonDrafter(), text, 4) if new else []
+        assert drafts_of(ours, texts, sampled) == [first_branch(SuffixAutomatonDrafter(), text, 4) if new else []
                                                for text, new in zip(texts, sampled)]
 
 
 def test_a_row_that_moves_is_not_read_again(monkeypatch):
-    read, extend = [], draft_proposer.SuffixChain.extend
-    monkeypatch.setattr(draft_proposer.SuffixChain, "extend",
-                        lambda self, tokens: (read.append(tokens), extend(self, tokens)))
-    ours, a, b = proposer("Sam", 2), [0, 1, 2, 0, 1], [1, 1, 0, 1, 1, 0]
+    read, ours, a, b = [], proposer("Sam", 2), [0, 1, 2, 0, 1], [1, 1, 0, 1, 1, 0]
+    index = SimpleNamespace(extend=read.append, draft=lambda most: [])
+    monkeypatch.setattr(draft_proposer, "SuffixChain", lambda enough: index)
     rounds = [([a, b], [a, b]),
               ([b + [1], a + [2]], [[1], [2]]),  # the rows swap
               ([b + [1], a + [2, 0]], [[], [0]]),  # one samples nothing
@@ -99,17 +98,15 @@ def test_a_row_that_moves_is_not_read_again(monkeypatch):
               ([a + [2, 0, 1, 2]], [[2]]),  # the first one ends too, and the rows move up
               ([b + [1, 0], a + [2, 0, 1, 2, 0]], [b + [1, 0], [0]])]  # the second was preempted, and comes back
     for texts, new in rounds:
-        sampled = [tokens[-1:] for tokens in new]
-        assert asked(ours, texts, sampled) == [first_branch(SuffixAutomatonDrafter(), text, 2) if any_new else []
-                                               for text, any_new in zip(texts, new)]
+        drafts_of(ours, texts, [tokens[-1:] for tokens in new])
     assert read == [tokens for _, new in rounds for tokens in new if tokens]
 
 
 def test_drafts_end_before_the_window_and_obey_the_schedule():
     ours, loop = proposer("Sam", 4, schedule=[[1, 1, 9], [2, 2, 1], [3, 3, 0]]), [0, 1, 2, 3] * WINDOW
-    assert [len(asked(ours, [loop[:length]])[0]) for length in range(WINDOW - 6, WINDOW + 1)] == [4, 4, 3, 2, 1, 0, 0]
-    assert [asked(ours, [loop[:20]] * batch) for batch in (2, 3, 4)] == [[[0]] * 2, [[]] * 3, [[]] * 4]
-    assert asked(ours, [loop[:20]] * 3, [[3], [], []]) == [[0, 1, 2, 3], [], []], "one row drafts"
+    assert [len(drafts_of(ours, [loop[:length]])[0]) for length in range(WINDOW - 6, WINDOW + 1)] == [4, 4, 3, 2, 1, 0, 0]
+    assert [drafts_of(ours, [loop[:20]] * batch) for batch in (2, 3, 4)] == [[[0]] * 2, [[]] * 3, [[]] * 4]
+    assert drafts_of(ours, [loop[:20]] * 3, [[3], [], []]) == [[0, 1, 2, 3], [], []], "one row drafts"
 
 
 @pytest.mark.parametrize("kind, options, named", [

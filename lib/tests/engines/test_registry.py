@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from lib.drafters.text_drafters import LookupDrafter
-from lib.engines.methods import FORCED, LONGEST, PLAIN_WAY, Method, Way
+from lib.engines.methods import FORCED, PLAIN_WAY, Method, Way
 from lib.engines.registry import CHAIN, ENGINES, GROWN, lines, parse
 from lib.engines.vllm import CONFIG, NUM_TOKENS, PROPOSER, SCHEDULE, ranges
 from lib.forward import load_pair
@@ -97,8 +96,6 @@ def test_transformers_takes_its_lines():
     config = names["assistant_model"].generation_config
     assert names["assistant_model"].place == "org/drafter" and config.num_assistant_tokens == 7
     assert config.assistant_confidence_threshold == 0.0 and config.num_assistant_tokens_schedule == "constant"
-    config = GenerationConfig(prompt_lookup_num_tokens=4, max_matching_ngram_size=LONGEST)
-    assert config.validate() is None and LookupDrafter().longest == LONGEST
 
 
 # ------------------------------------------------------------------------------------------------------------ schedule

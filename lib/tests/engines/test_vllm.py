@@ -76,19 +76,17 @@ def test_of_equally_frequent_tokens_the_order_of_their_counts_decides():
 
 
 def test_settings_are_the_engines_own():
-    def options(method, tokens, weights=""):
-        return vllm.speculation(Way("", method, shapes.chain(tokens), weights=weights))
+    def options(method, weights=""):
+        return vllm.speculation(Way("", method, shapes.chain(8), weights=weights))
 
-    def config(*setting):
-        return options(*setting)[CONFIG]
-
-    assert not vllm.speculation(PLAIN_WAY) and config("eagle3", 3, "a/head")["model"] == "a/head"
-    assert config("ngram", 4) == {
-        "method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
-    assert config("suffix", 8) == {
+    assert not vllm.speculation(PLAIN_WAY) and options("eagle3", "a/head")[CONFIG]["model"] == "a/head"
+    assert options("ngram")[CONFIG] == {
+        "method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
+    assert options("suffix")[CONFIG] == {
         "method": "suffix", "num_speculative_tokens": 8, "suffix_decoding_max_cached_requests": 0}
-    assert config(FORCED, 8) == {"method": "custom_class", "num_speculative_tokens": 8, "model": "__main__.Forced"}
-    assert options("custom_class/ngrams", 2, "tables")["additional-config"] == {"draft_proposer": {"tables": "tables"}}
+    assert options(FORCED)[CONFIG] == {
+        "method": "custom_class", "num_speculative_tokens": 8, "model": "__main__.Forced"}
+    assert options("custom_class/ngrams", "tables")["additional-config"] == {"draft_proposer": {"tables": "tables"}}
 
 
 def test_the_driver_counts_what_one_call_drafted_and_tells_how_the_engine_ended(tmp_path, monkeypatch):
