@@ -52,6 +52,7 @@ class RoundsExplorer:
         self.acceptance, self.seed, self.lock, self.newest = acceptance_by_rank, seed, RLock(), None
         self.steps, self.other, self.plain_speed = [], [], cache(self._plain_speed)
         self._make_view(shape, drafter, new_tokens)
+        self.prompt.observe(lambda change: self.typed.set_trait("value", ""), names="value")
         for control in (self.pair, self.drafter, self.prompt, self.typed, self.shape, self.rule, self.temperature,
                         self.new_tokens, self.other_drafter, self.other_shape):
             control.observe(self._decode, names="value")

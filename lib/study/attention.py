@@ -39,17 +39,17 @@ Inputs = tuple[Tensor, Tensor, Tensor, Tensor, int]
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid. cold: the processor's caches are flushed before each call."""
+    """One point of the grid. cold: the processor's caches are flushed before each call. shape: the trees' family."""
 
     dtype: str
     batch: int
     prefix: int
     draft: int
-    cold: bool = False
-    query_heads: int = 8
-    kv_heads: int = 2
-    head_dim: int = 64
-    shape: str = "kary:2"
+    cold: bool
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    shape: str
 
     @property
     def tree(self) -> Tree:

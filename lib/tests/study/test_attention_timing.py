@@ -24,7 +24,8 @@ GRID = dict(batches=[1, 2], prefixes=[8], dtypes=["float32"], query_heads=4, hea
 
 
 def cell(batch, prefix, draft, dtype="float32", **changes):
-    return Cell(dtype, batch, prefix, draft, **{"query_heads": 4, "kv_heads": 2, "head_dim": 8} | changes)
+    heads = {"query_heads": 4, "kv_heads": 2, "head_dim": 8} | changes
+    return Cell(dtype, batch, prefix, draft, cold=False, shape="kary:2", **heads)
 
 
 def measured(cell, **changes):
