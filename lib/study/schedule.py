@@ -20,10 +20,9 @@ PER_KIND = 2  # prompts of each kind of text and length: one chooses, one judges
 MOST_TOKENS = 8192  # of all texts of a batch: larger ones are not timed
 
 
-def measure(bench: Bench, tokenizer, lengths: Sequence[int], steps: Callable[[Bench], None],
-            texts: str | Path = prompt_files.FAMILY) -> None:
+def measure(bench: Bench, tokenizer, lengths: Sequence[int], steps: Callable[[Bench], None]) -> None:
     """Adds the missing rows of the table "schedule". steps: fills the table "answers" of a bench (see
-    `answer.measure`). texts: a file of prompts, or a folder. Batches of more than MOST_TOKENS are left out.
+    `answer.measure`). Batches of more than MOST_TOKENS are left out.
     """
     table = bench.store.open("schedule")
     for length in lengths:
@@ -31,7 +30,7 @@ def measure(bench: Bench, tokenizer, lengths: Sequence[int], steps: Callable[[Be
                    if batch * length <= MOST_TOKENS and (bench.backend.name, batch, length) not in table.keys()]
         if not batches:
             continue
-        prompts, parts = arranged(prompts_of_length(tokenizer, length, texts), 1, 1, bench.generator("length", length))
+        prompts, parts = arranged(prompts_of_length(tokenizer, length), 1, 1, bench.generator("length", length))
         store = replace(bench.store, folder=bench.store.folder / "lengths" / str(length))
         after_length = replace(bench, store=store, prompts=prompts, parts=parts, raced=dict.fromkeys(batches, 0))
         steps(after_length)
@@ -39,12 +38,12 @@ def measure(bench: Bench, tokenizer, lengths: Sequence[int], steps: Callable[[Be
         table.extend(answers[list(table.schema.kinds)])
 
 
-def prompts_of_length(tokenizer, length: int, texts: str | Path) -> PromptSet:
+def prompts_of_length(tokenizer, length: int, texts: Path = prompt_files.FAMILY) -> PromptSet:
     """PER_KIND prompts of each kind with `length` tokens of text, and those of the chat template where there is one, of
-    texts that are joined by kind. Kinds that are too short are left out; ValueError where all are.
+    a file's or folder's texts, joined by kind. Kinds that are too short are left out; ValueError where all are.
     """
     by_kind, prompts = {}, []
-    for row in prompt_files.rows(Path(texts), most_characters=None):
+    for row in prompt_files.rows(texts, most_characters=None):
         by_kind.setdefault(row.kind, []).extend(tokenizer(
             row.messages[-1]["content"] + "\n\n", add_special_tokens=False, split_special_tokens=True)["input_ids"])
     for kind, tokens in by_kind.items():

@@ -14,7 +14,6 @@ from lib.forward.packed import quantize_int8
 from lib.lab.chapter import Store
 from lib.lab.tables import read
 from lib.models import load as models
-from lib.models.prompts import PromptSet
 from lib.replay.simulated import Recorded
 from lib.study import quality
 from lib.study.bench import JUDGING, Bench
@@ -39,8 +38,7 @@ def test_quality_is_that_of_a_plain_teacher_forced_pass(name, close, tmp_path):
     prompts = [widest.tokenizer(text, return_tensors="pt")["input_ids"][0] for text in STARTS]
     answers = [torch.tensor(tokens) for tokens in loop.continuations(widest.target, prompts, max_new_tokens=16)]
     recorded = Recorded(SimpleNamespace(tokens=torch.stack(answers).numpy()), prompts)
-    bench = Bench(Own(other, prompts), Store(tmp_path, "05", "mark"), "small", PromptSet((), (), ()),
-                  [JUDGING] * len(prompts), 16, {}, 1, ())
+    bench = Bench(Own(other, prompts), Store(tmp_path, "05", "mark"), "small", None, [JUDGING] * 8, 16, {}, 1, ())
     reference = quality.log_probabilities(replace(bench, backend=Own(widest, prompts)), recorded)
     for _ in range(2):  # the second finds its rows
         quality.measure(bench, recorded, reference)
