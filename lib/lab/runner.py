@@ -31,8 +31,7 @@ def carry_out(plan: RunPlan, say: Say) -> None:
     """Runs the notebooks of a plan, and records each as it ends. RuntimeError where one stops."""
     with lock(plan.folder):
         is_new = not (plan.folder / "run.json").exists()
-        record = {"started": now(), "stages": {}, "parameters": {}} if is_new else provenance.read(plan.folder)
-        record |= facts(plan)
+        record = ({"stages": {}, "parameters": {}} if is_new else provenance.read(plan.folder)) | facts(plan)
         record["parameters"] |= plan.stages
         say(f"profile {plan.profile_name}: {plan.profile.about}\nrun {plan.folder.name}, in "
             f"{plan.folder.relative_to(plan.home)}: {', '.join(plan.stages)}; rows that are measured already are kept")
@@ -46,7 +45,7 @@ def carry_out(plan: RunPlan, say: Say) -> None:
             execute.run(plan.home / "notebooks" / f"{name}.ipynb", plan.folder / "executed", values)
             seconds = round(time.monotonic() - start, 1)
             record["stages"][name] = {"commit": record["commit"], "machine": record["machine"], "seconds": seconds,
-                                      "finished": now()}
+                                      "finished": datetime.now(UTC).isoformat(timespec="seconds")}
             save(plan.folder, record)
             say(f"{head} done in {timedelta(seconds=round(seconds))}")
 
@@ -88,11 +87,6 @@ def facts(plan: RunPlan) -> dict[str, object]:
         "machine": provenance.machine(min(devices, default="cpu")),
         **{name: {path.name: provenance.file_digest(path) for path in sorted((plan.home / "data" / name).glob("[!.]*"))}
            for name in ("models", "prompts")}}
-
-
-def now() -> str:
-    """The time in UTC, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def make_reference(home: Path, folder: Path, say: Say) -> None:
