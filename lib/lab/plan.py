@@ -109,11 +109,9 @@ def load_profile(path: Path, names: Iterable[str]) -> Profile:
 
 def _parted(setting: str, notebooks: Path) -> tuple[str, str]:
     """Name and value of a setting; a path in it becomes relative to the notebooks' folder."""
-    def from_notebooks(part: re.Match) -> str:
-        is_path = re.search("[/.]", part[0]) and Path(part[0]).exists()
-        return os.path.relpath(part[0], notebooks) if is_path else part[0]
-
     name, equals, text = map(str.strip, setting.partition("="))
     if not equals:
         raise UsageError(f"--set {setting!r}: write --set name=value")
-    return name, re.sub(r"[^|,;\s][^|,;]*", from_notebooks, text)
+    parts = [os.path.relpath(part, notebooks) if re.search("[/.]", part) and Path(part).exists() else part
+             for part in re.split(r"([|,;]\s*)", text)]
+    return name, "".join(parts)
