@@ -19,7 +19,8 @@ from lib.trees import named
 from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 
-NODES = (1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)  # of forced drafts: both sides of usual steps
+NODES = (1, 2, 4, 8, 16, 32, 64)  # of forced drafts at first, besides the most
+HALVINGS = 4  # further numbers of nodes, each in the middle of the steepest rise
 FORCED_TOKENS = 24  # of a timed call
 REPEATS = 4  # calls of each point, after one to warm up
 LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
@@ -28,17 +29,43 @@ Curve = Callable[[np.ndarray | float], np.ndarray]  # seconds over an amount of 
 
 
 def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
-    """The backend's rows of the table "costs" with missing ones timed: in shuffled turns plain steps and checks of up to
-    `most_nodes` nodes, then what drafting by these ways adds to a step. Where nothing is raced, every second number of
-    nodes, half of the repeats and short calls do.
+    """The backend's rows of the table "costs" with missing ones timed: plain steps and checks of up to `most_nodes` nodes,
+    then checks in the middle of the steepest rises, where a curve has its steps, then what drafting by these ways adds to a
+    step. Where nothing is raced, every second number of nodes, half of the repeats and short calls do.
     """
-    table, check = bench.store.open("costs"), forced(most_nodes)
-    nodes, repeats = (NODES, REPEATS) if any(bench.raced.values()) else (NODES[::2], REPEATS // 2)
+    table, check, is_raced = bench.store.open("costs"), forced(most_nodes), any(bench.raced.values())
+    nodes, repeats = sorted({*(n for n in NODES if n < most_nodes), most_nodes}), REPEATS
+    if not is_raced:
+        nodes, repeats = nodes[::-2], REPEATS // 2
+    nodes += [0] * bench.backend.idles
 
     # plain steps and checks
     points = [(batch, PLAIN, 0) for batch in bench.batches_of(PLAIN_WAY)]
-    points += [(batch, FORCED, n) for batch in bench.batches_of(check) for n in (0, *nodes)
-               if n <= most_nodes and (n or bench.backend.idles)]
+    points += [(batch, FORCED, n) for batch in bench.batches_of(check) for n in nodes]
+    _time_checks(bench, points, check, repeats)
+    for halvings in range(1, 1 + HALVINGS * is_raced):
+        checks = bench.rows_of("costs").query("method == @FORCED")
+        points = [(batch, FORCED, middle) for batch, rows in checks.groupby("batch")
+                  if len(rows) < len(nodes) + halvings and (middle := _steepest(rows))]
+        _time_checks(bench, points, check, repeats)
+
+    # drafting
+    costs = Costs.of(bench.rows_of("costs"))
+    for way in timed_ways(ways):
+        missing = [batch for batch in bench.batches_of(way)
+                   if (bench.backend.name, batch, way.method, way.shape_name) not in table.keys()]
+        if missing:
+            bench.say(f"the cost of drafting by {way.name}")
+        with bench.running(*[way] if missing else []) as running:
+            for batch in missing:
+                seconds = [_drafting(bench, running[way.name], costs, way, batch, turn) for turn in range(repeats + 1)]
+                table.append(**_row(bench, batch, way.method, way.shape_name, way.nodes, seconds[1:]))
+    return bench.rows_of("costs")
+
+
+def _time_checks(bench: Bench, points: Sequence[tuple[int, str, int]], check: Way, repeats: int) -> None:
+    """Times the points (batch, method, nodes) that are missing, in shuffled turns."""
+    table = bench.store.open("costs")
     points = [point for point in points if (bench.backend.name, *point[:2], f"nodes:{point[2]}") not in table.keys()]
     times: dict[tuple, list[float]] = {point: [] for point in points}
     if points:
@@ -54,18 +81,13 @@ def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
     table.extend(_row(bench, batch, method, f"nodes:{drafted}", drafted, seconds[1:])
                  for (batch, method, drafted), seconds in times.items())
 
-    # drafting
-    costs = Costs.of(bench.rows_of("costs"))
-    for way in timed_ways(ways):
-        missing = [batch for batch in bench.batches_of(way)
-                   if (bench.backend.name, batch, way.method, way.shape_name) not in table.keys()]
-        if missing:
-            bench.say(f"the cost of drafting by {way.name}")
-        with bench.running(*[way] if missing else []) as running:
-            for batch in missing:
-                seconds = [_drafting(bench, running[way.name], costs, way, batch, turn) for turn in range(repeats + 1)]
-                table.append(**_row(bench, batch, way.method, way.shape_name, way.nodes, seconds[1:]))
-    return bench.rows_of("costs")
+
+def _steepest(checks: pd.DataFrame) -> int | None:
+    """The number of nodes in the middle of those between which a check's time rises most; None where they adjoin."""
+    nodes = np.sort(checks["nodes"].to_numpy())
+    rises = np.diff(curve_through(checks["nodes"], checks["ms"])(nodes)) * (np.diff(nodes) > 1)
+    index = int(np.argmax(rises)) if len(rises) else 0
+    return int(nodes[index : index + 2].sum() // 2) if len(rises) and rises[index] > 0 else None
 
 
 def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: int, turn: int) -> float:

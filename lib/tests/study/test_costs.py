@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.engines.methods import FORCED, PLAIN, Way
-from lib.study.costs import Costs, curve_through, drafting_seconds, widths
+from lib.study.costs import HALVINGS, NODES, Costs, _steepest, curve_through, drafting_seconds, widths
 from lib.trees import named
 
 
@@ -25,6 +25,15 @@ def test_a_curve_never_falls_and_passes_through_points_that_do_not(points):
 def test_beyond_the_last_point_a_curve_rises_as_over_its_last_half():
     curve = curve_through([1, 8, 9, 16], [1.0, 1.0, 2.0, 2.0])
     assert curve(32) == pytest.approx(2 + 16 * (2 - 1) / 8) and curve(0) == 1
+
+
+@pytest.mark.parametrize("step", [3, 12, 20, 37, 50])
+def test_a_step_of_a_curve_is_found_where_it_is(step):
+    nodes = list(NODES)
+    for _ in range(HALVINGS):
+        checks = pd.DataFrame({"nodes": nodes, "ms": [10.0 + 5 * (n >= step) for n in nodes]})
+        nodes += [middle for middle in [_steepest(checks)] if middle]
+    assert max(n for n in nodes if n < step) >= step - 2 and min(n for n in nodes if n >= step) <= step + 1
 
 
 @pytest.mark.parametrize(("once", "levels"), [(0.0, {1: 1.0, 4: 1.5}), (2.0, {1: 0.5, 4: 0.5}), (3.0, {1: 0.0, 4: 0.0})])
