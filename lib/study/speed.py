@@ -122,8 +122,8 @@ def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
 
 def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Recorded, ways: Sequence[Way],
                    reference: Sequence[Tensor]) -> None:
-    """The loop in another number format: its checks are timed. Where it is raced, it writes and drafts a text of its own;
-    else the reference's text and drafting stand for its own. reference: as of `quality.measure`.
+    """The loop in another number format: its checks are timed, and the reference's text and drafting stand for its own.
+    Where it is raced, its own calls correct the predictions that rest on them. reference: as of `quality.measure`.
     """
     draft_model = sources(settings.pairs[0])[1]
     is_mixed = format_name == STORED and draft_model is not None and draft_model.kind != GGUF
@@ -132,14 +132,13 @@ def measure_format(bench: Bench, settings: Speed, format_name: str, recorded: Re
     except PairError as error:
         bench.say(f"{format_name} is left out: {first_line(error)}")
         return
-    beside = replace(bench, backend=Own(pair, bench.prompts.ids))
+    beside = replace(bench, backend=Own(pair, bench.prompts.ids), writer=bench.backend)
     quality.measure(beside, recorded, reference)
-    is_missing = not answer.is_complete(beside)
-    if is_missing and bench.raced[1]:
-        measure_loop(beside, settings, [pair])
-    elif is_missing:
+    if not answer.is_complete(beside):
+        drafters = drafters_of([pair], settings.drafters, longest=0)
+        able = [replace(way, drafter=drafters[way.method]) for way in ways if way.method in drafters]
         rows = pd.concat([costs.measure(beside, [], settings.most_nodes), bench.rows_of("costs").query(costs.DRAFTING)])
-        answer.measure(replace(beside, writer=bench.backend), recorded, ways, rows, settings.most_raced)
+        answer.measure(beside, recorded, able, rows, settings.most_raced)
     for model in {*pair.models} - {*bench.backend.pair.models}:
         release(model)
 
