@@ -87,10 +87,13 @@ def used(address: str | None, count: int | None = None, say: Callable[[str], Non
             say(f"{count} workers; what they do is shown at {cluster.dashboard_link}")
             address = cluster.scheduler_address
         try:
-            Client(address, timeout=SECONDS, set_as_default=False).close()
+            with Client(address, timeout=SECONDS, set_as_default=False) as client:
+                threads = {*client.nthreads().values()}
         except (OSError, ValueError) as error:
             raise UsageError(f"there is no cluster at {address} ({' '.join(str(error).split())}); start one with `dask "
                              "scheduler` and `dask worker --nthreads 1`, or take --workers N") from None
+        if threads != {1}:
+            raise UsageError(f"the cluster at {address} must have workers of one thread each: dask worker --nthreads 1")
         os.environ[ADDRESS] = address
         stack.callback(os.environ.pop, ADDRESS, None)
         yield
