@@ -2,8 +2,8 @@
 
 It needs torch and transformers alone, so that the file can be copied to that machine. A check of n draft tokens is one
 forward pass over n + 1 tokens per sequence that follow a cached text; all numbers of tokens are timed in shuffled
-turns. The tokens are a text's, from another position on for each sequence: a mixture of experts routes random tokens
-otherwise. The output is a table of costs, as `lib.study.costs_files` reads it.
+turns. The tokens are a text's, by default this script's, from another position on for each sequence: a mixture of
+experts routes random tokens otherwise. The output is a table of costs, as `lib.study.costs_files` reads it.
 """
 
 import argparse
@@ -22,23 +22,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 NODES = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)  # both sides of usual steps
 CHAINS = (1, 4)
 COLUMNS = ("machine", "source", "backend", "batch", "method", "shape", "nodes", "ms", "low", "high", "n")
-TEXT = """\
-The ferry leaves the north pier at seven, and on most mornings the same eleven people are on it. The baker sits by the
-window with her ledger. Two brothers who repair pumps for the water company share tea and argue about football.
-A teacher marks homework until the swell makes her stop. Nobody planned this company, but it has rules: the seat next to
-the heater belongs to whoever coughs, and nobody speaks before the lighthouse is out of sight.
-
-How do you find out whether a boat is usually late? Collect the delays of a month, sort them, and look at the middle
-one, since a single storm moves the mean but hardly the median:
-
-def median(delays):
-    # the middle of the delays, or the mean of the two middle ones
-    ordered = sorted(delays)
-    half = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[half]
-    return (ordered[half - 1] + ordered[half]) / 2
-"""
 
 
 def main() -> None:
@@ -47,15 +30,15 @@ def main() -> None:
     parser.add_argument("target", help="a folder, or a name of the Hugging Face hub")
     parser.add_argument("--drafter", help="a draft model, for the rows of the method model")
     parser.add_argument("--batches", default="1,8", help="batch sizes, with commas (default: 1,8)")
-    parser.add_argument("--text", type=Path, help="a file of text such as the model writes (default: this script's)")
+    parser.add_argument("--text", type=Path, default=__file__,
+                        help="a file of text such as the model writes (default: this script)")
     parser.add_argument("--prefix", type=int, default=512, help="cached tokens per sequence (default: 512)")
     parser.add_argument("--repeats", type=int, default=15, help="timed passes of each number (default: 15)")
     parser.add_argument("--dtype", default="auto", help="number format, as torch names it (default: the model's own)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     common = dict(dtype=args.dtype, device=args.device, batches=[*map(int, args.batches.split(","))],
-                  prefix=args.prefix, repeats=args.repeats,
-                  text=args.text.read_text(encoding="utf-8") if args.text else TEXT)
+                  prefix=args.prefix, repeats=args.repeats, text=args.text.read_text(encoding="utf-8"))
     checks = times(args.target, nodes=NODES, **common)
     passes = times(args.drafter, nodes=(0,), **common) if args.drafter else {}
     machine = torch.cuda.get_device_name() if args.device.startswith("cuda") else platform.processor() or args.device
@@ -78,7 +61,7 @@ def write(target: str, checks: dict, passes: dict, machine: str, file) -> None:
 
 
 @torch.inference_mode()
-def times(name: str, *, dtype: str, device: str, batches, nodes, prefix: int, repeats: int, text: str = TEXT) -> dict:
+def times(name: str, *, dtype: str, device: str, batches, nodes, prefix: int, repeats: int, text: str) -> dict:
     """Quartiles of the milliseconds of a forward pass with its greedy choice, and the number of timed passes, the first
     left out, by (batch, nodes). SystemExit names a cache that cannot be cropped.
     """

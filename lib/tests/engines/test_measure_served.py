@@ -24,6 +24,7 @@ from lib.tests import small_models
 TARGET = small_models.llama(3)
 SIZES = dict(vocab_size=small_models.VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, intermediate_size=48)
+SCRIPT = Path(measure_served.__file__).read_text(encoding="utf-8")
 CELLS = {(1, 0), (1, 4), (2, 0), (2, 4)}
 
 
@@ -35,7 +36,8 @@ def letters():
 def run_script(monkeypatch, model):
     monkeypatch.setattr(measure_served.AutoModelForCausalLM, "from_pretrained", lambda name, dtype: model)
     monkeypatch.setattr(measure_served.AutoTokenizer, "from_pretrained", lambda name: letters())
-    return measure_served.times("t", dtype="auto", device="cpu", batches=[1, 2], nodes=(0, 4), prefix=20, repeats=2)
+    return measure_served.times("t", dtype="auto", device="cpu", batches=[1, 2], nodes=(0, 4), prefix=20, repeats=2,
+                                text=SCRIPT)
 
 
 def test_the_script_writes_what_is_read_and_needs_torch_and_transformers_alone(tmp_path, monkeypatch):
@@ -50,7 +52,7 @@ def test_the_script_writes_what_is_read_and_needs_torch_and_transformers_alone(t
     assert 1000 * costs.plain(2) == pytest.approx(max(checks[1, 0][1], checks[2, 0][1]), rel=0.5)
     model = rows[(rows["method"] == "model") & (rows["batch"] == 2)].set_index("shape")["ms"]
     assert model["chain:1"] == 0.75 and model["chain:4"] == 3.0
-    source = ast.parse(Path(measure_served.__file__).read_text(encoding="utf-8"))
+    source = ast.parse(SCRIPT)
     names = {(node.module if isinstance(node, ast.ImportFrom) else node.names[0].name).partition(".")[0]
              for node in ast.walk(source) if isinstance(node, (ast.Import, ast.ImportFrom))}
     assert names - {*sys.stdlib_module_names} == {"torch", "transformers"}
@@ -71,7 +73,7 @@ def test_the_script_times_the_tokens_of_a_text():
 def test_windows_mixtures_and_convolutions_are_timed_on_the_same_text_again(config, monkeypatch):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
-    tokens = measure_served.rows(letters(), measure_served.TEXT, 2, 30)
+    tokens = measure_served.rows(letters(), SCRIPT, 2, 30)
     cache = model(tokens[:, :20], use_cache=True).past_key_values
     measure_served.check_crop("t", model, tokens[:, 20:], cache)
     after = model(tokens[:, 20:24], past_key_values=cache, use_cache=True).logits
