@@ -5,13 +5,13 @@ and decodes prompts of token ids, so that no tokenizer comes between; several ma
 turns.
 """
 
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 
 from lib.engines.methods import PLAIN, Way
@@ -92,7 +92,7 @@ class Engine:
 
 
 class Worker(Running):
-    """A script of `workers` that another Python runs, which gets requests over one pipe and replies over another.
+    """A script of `workers` that another Python runs, which answers requests over a connection.
 
     environment: variables, in place of this process's own where both have one. log: of output and errors. start: what
     the script starts the engine with.
@@ -102,17 +102,13 @@ class Worker(Running):
         self.name, self.log = name, log
         log.parent.mkdir(parents=True, exist_ok=True)
         path = Path(__file__).with_name("workers") / script
-        (requests, self._requests), (self._replies, replies) = os.pipe(), os.pipe()
+        self._connection, worker_end = Pipe()
         inherited = {name: value for name, value in os.environ.items()  # but what leads to this process's packages
                      if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-        with open(log, "wb") as file:
+        with open(log, "wb") as file, worker_end:
             self.process = subprocess.Popen(
-                [python, path, str(requests), str(replies)], env=inherited | dict(environment),
-                stdin=subprocess.DEVNULL, stdout=file, stderr=file, pass_fds=(requests, replies),
-                start_new_session=True)
-        os.close(requests)
-        os.close(replies)
-        self._requests, self._replies = os.fdopen(self._requests, "w"), os.fdopen(self._replies)
+                [python, path, str(worker_end.fileno())], env=inherited | dict(environment), stdin=subprocess.DEVNULL,
+                stdout=file, stderr=file, pass_fds=[worker_end.fileno()], start_new_session=True)
         try:
             self.ask("start", **start)
         except BaseException:
@@ -128,26 +124,20 @@ class Worker(Running):
     def ask(self, do: str, **request):
         """The reply of the handler of this name. RuntimeError where it raises, or where the process dies."""
         try:
-            self._requests.write(json.dumps({"do": do, **request}) + "\n")
-            self._requests.flush()
-            line = self._replies.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
+            self._connection.send((do, request))
+            reply, error = self._connection.recv()
+        except (EOFError, ConnectionError):
             end(self.process)
             lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
             raise RuntimeError("\n  ".join((f"{self.name} ended with status {self.process.returncode}; the last lines "
-                                           f"of {self.log}:", *lines)))
-        reply = json.loads(line)
-        if "error" in reply:
-            raise RuntimeError(f"{self.name} refused: {reply['error']}; its log is {self.log}")
-        return reply["reply"]
+                                           f"of {self.log}:", *lines))) from None
+        if error:
+            raise RuntimeError(f"{self.name} refused: {error}; its log is {self.log}")
+        return reply
 
     def __exit__(self, *error) -> None:
-        """Closes the pipes, at which the process ends."""
-        for pipe in (self._requests, self._replies):
-            with suppress(BrokenPipeError):
-                pipe.close()
+        """Closes the connection, at which the process ends."""
+        self._connection.close()
         end(self.process)
 
 

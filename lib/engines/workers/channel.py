@@ -1,28 +1,27 @@
-"""A worker's side of the conversation with its driver: a line of JSON for each request, and one for each reply.
+"""A worker's side of the connection with its driver.
 
 Workers run with the Python of an engine's own environment, so they import the standard library and the engine alone.
 Their output and errors are a log file, because engines print there.
 """
 
-import json
-import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
 
 
 def serve(handlers: Mapping[str, Callable[..., object]]) -> None:
-    """Answers requests until the driver closes its end: {"do": name, ...} by the handler of this name.
-
-    The two arguments of the command line are the file descriptors of requests and replies.
+    """Answers requests, each a handler's name and arguments, with its result and an error's text, until the driver
+    closes the connection. The argument of the command line is its file descriptor.
     """
-    requests, replies = (os.fdopen(int(number), mode) for number, mode in zip(sys.argv[1:3], "rw"))
-    for line in requests:
-        request = json.loads(line)
-        try:
-            reply = {"reply": handlers[request.pop("do")](**request)}
-        except Exception as error:  # the driver raises it; the log has the whole of it
-            traceback.print_exc()
-            reply = {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-        replies.write(json.dumps(reply) + "\n")
-        replies.flush()
+    connection = Connection(int(sys.argv[1]))
+    with suppress(EOFError):
+        while True:
+            name, arguments = connection.recv()
+            try:
+                reply = handlers[name](**arguments), ""
+            except Exception as error:  # the driver raises it; the log has the whole of it
+                traceback.print_exc()
+                reply = None, f"{type(error).__name__}: {' '.join(str(error).split())}"
+            connection.send(reply)
