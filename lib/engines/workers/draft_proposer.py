@@ -4,9 +4,9 @@ into a folder of PYTHONPATH, and start vLLM with
     --speculative-config '{"method": "custom_class", "model": "draft_proposer.Ngrams", "num_speculative_tokens": 7}'
     --additional-config '{"draft_proposer": {"tables": "FOLDER"}}'
 
-`Ngrams`, `Sam` and `Combined` draft as their namesakes in `lib.drafters` do for a chain. Their options are `defaults`,
-and "schedule", as in num_speculative_tokens_per_batch_size, which vLLM does not apply to custom proposers:
-[[first batch, last batch, tokens], ...] in ascending order, where batches are counted in requests that draft.
+`Ngrams`, `Sam` and `Combined` draft as their namesakes in `lib.drafters` do for a chain. Their options are "tables",
+which `Sam` does not read, and "schedule", as in num_speculative_tokens_per_batch_size, which vLLM does not apply to
+custom proposers: [[first batch, last batch, tokens], ...] in ascending order, where a batch counts requests that draft.
 """
 
 import json
@@ -57,18 +57,20 @@ class SuffixChain(SuffixAutomaton):
 
 class Proposer:
     """Drafts for vLLM's rows of tokens, which have no names and move between rounds: a row continues a text of an
-    earlier round with which it begins, or is read anew. A kind has `defaults`, and the `indexes` of a new text, of
-    which the first that has a draft gives it.
+    earlier round with which it begins, or is read anew. A kind has the `indexes` of a new text, of which the first that
+    has a draft gives it.
     """
+
+    reads_tables = True
 
     def __init__(self, vllm_config):
         options = (vllm_config.additional_config or {}).get("draft_proposer", {})
-        self.options = {"schedule": [], **self.defaults, **options}
-        if unknown := ", ".join(self.options.keys() - self.defaults.keys() - {"schedule"}):
-            raise ValueError(f"draft_proposer has no option {unknown}; give {', '.join([*self.defaults, 'schedule'])}")
+        if unknown := ", ".join(options.keys() - {"tables", "schedule"}):
+            raise ValueError(f"draft_proposer has no option {unknown}; give tables and schedule")
+        self.schedule = options.get("schedule", [])
         self.num_tokens = vllm_config.speculative_config.num_speculative_tokens
         self.window, vocabulary = vllm_config.model_config.max_model_len, vllm_config.model_config.get_vocab_size()
-        self.tables = read_tables(self.options["tables"], vocabulary) if "tables" in self.options else None
+        self.tables = read_tables(options.get("tables", ""), vocabulary) if self.reads_tables else None
         self.texts: dict[int, SimpleNamespace] = {}  # tokens and indexes, by the last row of each
 
     def load_model(self, *_) -> None:
@@ -77,8 +79,7 @@ class Proposer:
     def propose(self, sampled_token_ids, num_tokens_no_spec, token_ids_cpu, slot_mappings=None) -> list[list[int]]:
         """A draft for each row that has just sampled tokens, which its own tokens include, and [] for the others."""
         batch, drafts, earlier = sum(map(bool, sampled_token_ids)), [], dict(self.texts)
-        schedule = reversed(self.options["schedule"])
-        most = next((tokens for first, _, tokens in schedule if first <= batch), self.num_tokens)
+        most = next((tokens for first, _, tokens in reversed(self.schedule) if first <= batch), self.num_tokens)
         for slot, sampled in enumerate(sampled_token_ids):
             row = token_ids_cpu[slot, : num_tokens_no_spec[slot]]
             room = min(most, self.num_tokens, self.window - len(row) - 1)  # a place for the target's own next token
@@ -97,30 +98,26 @@ class Proposer:
 
 
 class Ngrams(Proposer):
-    """N-grams of the text of `longest` to `enough` tokens, then those of the tables, then the text's shorter ones."""
-
-    defaults = {"tables": "", "enough": 2, "longest": 4}
+    """N-grams of the text of 4 to 2 tokens, then those of the tables, then the text's shorter ones."""
 
     def indexes(self):
-        return [NgramChain(self.tables, self.options["enough"], self.options["longest"])]
+        return [NgramChain(self.tables, enough=2, longest=4)]
 
 
 class Sam(Proposer):
     """The tokens after the longest earlier match."""
 
-    defaults = {}
+    reads_tables = False
 
     def indexes(self):
         return [SuffixChain(enough=1)]
 
 
-class Combined(Proposer):
-    """The longest earlier match where it has `enough` tokens, elsewhere n-grams as `Ngrams` has them by default."""
-
-    defaults = {"tables": "", "enough": 4}
+class Combined(Ngrams):
+    """The tokens after the longest earlier match where it has 4 tokens, elsewhere those of `Ngrams`."""
 
     def indexes(self):
-        return [SuffixChain(self.options["enough"]), NgramChain(self.tables, 2, 4)]
+        return [SuffixChain(enough=4), *super().indexes()]
 
 
 def read_tables(folder: str, vocabulary: int) -> NgramTables:
