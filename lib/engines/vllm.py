@@ -157,13 +157,11 @@ def speculation(way: Way) -> dict[str, object]:
     config = {"method": method, NUM_TOKENS: most} | EXTRA.get(method, {})
     if method == CUSTOM:
         config["model"] = f"{PROPOSER}.{proposer.capitalize()}"
-        options = {"tables": way.weights, "schedule": schedule}
-        options = {name: value for name, value in options.items() if value}
+        options = {"tables": way.weights} if way.weights else {}
+        options |= {"schedule": schedule} if schedule else {}
         return {CONFIG: config} | ({ADDITIONAL: {PROPOSER: options}} if options else {})
-    if way.weights:
-        config["model"] = way.weights
-    if schedule:
-        config[SCHEDULE] = schedule
+    config |= {"model": way.weights} if way.weights else {}
+    config |= {SCHEDULE: schedule} if schedule else {}
     return {CONFIG: config}
 
 
