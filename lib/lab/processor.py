@@ -36,12 +36,6 @@ def has_matrix_units() -> bool:
     return "amx_bf16" in flags()
 
 
-def slow_dtype(dtype: torch.dtype, device: str | torch.device = "cpu") -> str | None:
-    """Why a number format is not worth measuring on this device; None where it is."""
-    slow = dtype == torch.bfloat16 and torch.device(device).type == "cpu" and not has_bfloat16_units()
-    return "the processor has no units for bfloat16" if slow else None
-
-
 def kind() -> str:
     """The widest of the instruction sets that distinguish generations of processors."""
     return next((flag for flag in ("amx_tile", "avx512_bf16", "avx512f", "avx2", "asimd") if flag in flags()), "plain")

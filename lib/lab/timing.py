@@ -60,7 +60,8 @@ def interleaved(alternatives: dict[str, Call], *, repeats: int, seconds: float, 
         try:
             once[name] = timed(name)
         except Exception as error:  # compilers, libraries and devices without memory raise errors of many kinds
-            times[name] = Timing(skipped=failure(error))
+            first_line = str(error).partition("\n")[0]
+            times[name] = Timing(skipped=f"failed: {type(error).__name__}: {first_line}")
     names = sorted(once, key=once.get)
     while names and LEAST_REPEATS * sum(once[name] for name in names) > seconds:
         slowest = names.pop()
@@ -80,12 +81,6 @@ def interleaved(alternatives: dict[str, Call], *, repeats: int, seconds: float, 
         lower, median, upper = np.quantile(samples[name], [0.25, 0.5, 0.75]).tolist()
         times[name] = Timing(median, lower, upper, counts[name])
     return times
-
-
-def failure(error: Exception) -> str:
-    """The reason for skipping an alternative that raised this."""
-    first_line = str(error).partition("\n")[0]
-    return f"failed: {type(error).__name__}: {first_line}"
 
 
 def too_long(once: float, seconds: float) -> str:

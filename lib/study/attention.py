@@ -89,7 +89,8 @@ def measure(store: Store, settings: Attention) -> None:
     ValueError where it has units for none, or heads do not fit.
     """
     device, drafts, prefixes = settings.device, settings.drafts, settings.prefixes
-    dtypes = [name for name in settings.dtypes if not processor.slow_dtype(getattr(torch, name), device)]
+    dtypes = [name for name in settings.dtypes
+              if name != "bfloat16" or device != "cpu" or processor.has_bfloat16_units()]
     if not dtypes:
         raise ValueError(f"dtypes is {settings.dtypes}, and the processor has no units for any of them; add 'float32'")
     layer = (settings.query_heads, settings.kv_heads, settings.head_dim, settings.shape)
@@ -206,21 +207,21 @@ def peak_rows(dtypes: Iterable[str], device: str = "cpu", seconds: float = 0.06)
     """The rows of the table "peaks", from calls repeated for `seconds` each: bytes per second from memory, and
     operations per second of the fastest products in each dtype.
     """
-    rates = {"bandwidth": bytes_per_second(device, seconds)}
-    for name in dtypes:
-        rates[f"throughput {name}"] = max(operations / timing.shortest(call, device, seconds)
-                                          for operations, call in counted_calls(getattr(torch, name), device))
-    return pd.DataFrame([dict(what=what, value=value) for what, value in rates.items()])
+    calls = {"bandwidth": reads(device)}
+    calls |= {f"throughput {name}": products(getattr(torch, name), device) for name in dtypes}
+    return pd.DataFrame([
+        dict(what=what, value=max(amount / timing.shortest(call, device, seconds) for amount, call in counted))
+        for what, counted in calls.items()])
 
 
-def bytes_per_second(device: str, seconds: float) -> float:
-    """The faster of a sum and a dot product over twice the bytes that the processor's caches hold."""
+def reads(device: str) -> Iterator[tuple[int, Call]]:
+    """A sum and a dot product over twice the bytes that the processor's caches hold; each with its number of bytes."""
     size = max(LEAST_READ[torch.device(device).type], 2 * processor.cache_bytes())
     data = torch.ones(2, size // 8, device=device)
-    return data.nbytes / min(timing.shortest(call, device, seconds) for call in (data.sum, partial(torch.dot, *data)))
+    yield from ((data.nbytes, data.sum), (data.nbytes, partial(torch.dot, *data)))
 
 
-def counted_calls(dtype: torch.dtype, device: str) -> Iterator[tuple[int, Call]]:
+def products(dtype: torch.dtype, device: str) -> Iterator[tuple[int, Call]]:
     """Products of matrices [size, size], and the attention kernel where it can run, so that no cell lies above a roof
     that it helped to find; each with its number of operations.
     """
