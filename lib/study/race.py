@@ -4,7 +4,7 @@ A random part of the units is raced, those at the beginning of the order of the 
 the mean of the predictions over all units, corrected by how far they were off on the raced ones (`stats.two_phase`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,6 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
     in shuffled turns, as many ways at the same time as the backend allows. logs: the predictions to note beside.
     """
     table, calls = bench.store.open("timed"), bench.calls(part, batch)[: bench.raced[batch]]
-    texts = {row.prompt: [*map(int, row.ids.split())] for row in bench.rows_of("texts").itertuples()}
     for first in range(0, len(ways), bench.backend.at_once):
         together = [PLAIN_WAY, *ways[first : first + bench.backend.at_once]]
         missing = [[way for way in together if
@@ -43,19 +42,7 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                     predicted = np.exp(logs[way.name, batch][number]) if (way.name, batch) in logs else np.nan
                     table.append(backend=bench.backend.name, batch=batch, way=way.name, part=part,
                                  call=bench.prompts.names[rows[0]], turn=first, tokens=sum(map(len, decoded.tokens)),
-                                 seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted,
-                                 parted=parted(bench, texts, rows, decoded.tokens))
-
-
-def parted(bench: Bench, texts: Mapping[str, Sequence[int]], rows: Sequence[int],
-           answers: Sequence[Sequence[int]]) -> str:
-    """The answers that differ from the backend's plain texts, as "NAME@position", with commas; lossless drafting in
-    exact arithmetic has none.
-    """
-    names = [bench.prompts.names[row] for row in rows]
-    positions = {name: next((index for index, (token, plain) in enumerate(zip(answer, texts.get(name, answer)))
-                             if token != plain), None) for name, answer in zip(names, answers)}
-    return ", ".join(f"{name}@{position}" for name, position in positions.items() if position is not None)
+                                 seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted)
 
 
 def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from lib.study import answer, candidates
 from lib.study.answer import CHAIN, RECOMMENDED
 from lib.study.bench import Bench, arranged
 from lib.study.predict import best_length, leviathan_speedup, theoretical_speedup
-from lib.study.race import measured_logs, parted
+from lib.study.race import measured_logs
 from lib.study.speed import measure_ways
 from lib.tests.engines.stand_in import StandIn
 
@@ -44,7 +43,6 @@ def test_predictions_are_what_is_raced_and_a_stopped_run_goes_on(pair, tmp_path)
     bench = bench_of(pair, engine, tmp_path)
     answers = measured(bench, pair)
     timed = tables.read(tmp_path, "05_timed")
-    assert (timed["parted"] == "").all()
     for (batch, part), rows in timed.groupby(["batch", "part"]):
         for way in set(rows["way"]) - {PLAIN}:
             predicted = rows[rows["way"] == way].set_index("call")["predicted"]
@@ -117,10 +115,3 @@ def test_formulas_of_the_weblog_and_of_leviathan():
     assert theoretical_speedup(0.0, 5, 0.1) == pytest.approx(4.0) and theoretical_speedup(1.0, 5, 0.1) == 0.1
     assert [best_length(theoretical_speedup, alpha, 0.1) for alpha in (0.6, 0.8)] == [19, 19]
     assert [best_length(leviathan_speedup, alpha, 0.1) for alpha in (0.6, 0.8)] == [3, 6]
-
-
-def test_answers_that_differ_from_the_plain_text_are_named_with_the_position():
-    bench = SimpleNamespace(prompts=SimpleNamespace(names=("a", "b", "c")))
-    texts = {"a": [1, 2, 3, 4], "b": [5, 6, 7, 8]}
-    assert parted(bench, texts, [0, 1, 2], [[1, 2, 9], [5, 6], [7]]) == "a@2", "of c no plain text exists"
-    assert parted(bench, texts, [1, 0], [[0, 6], [9, 2]]) == "b@0, a@0"
