@@ -14,6 +14,7 @@ from lib.engines.methods import PLAIN, Way
 from lib.engines.own import Own
 from lib.lab import stats
 from lib.lab.chapter import Store
+from lib.models import prompts as prompt_files
 from lib.models.prompts import PromptSet, check_enough
 
 Backend = Engine | Own | Log  # of one interface
@@ -95,6 +96,15 @@ class Bench:
         """The backend's rows of a table."""
         rows = self.store.open(name).frame()
         return rows[rows["backend"] == self.backend.name]
+
+
+def of_pair(pair, store: Store, settings, limit: float | None, raced: Mapping[int, int], longest: int) -> Bench:
+    """This project's loop with a pair, at work on prompts of at most `limit` tokens. Fills the table "prompts"."""
+    prompts, parts = arranged(prompt_files.load(settings.prompts, pair.tokenizer, limit=limit), settings.choose_prompts,
+                              settings.judge_prompts, np.random.default_rng(settings.seed))
+    write_prompts(store, prompts, parts)
+    return Bench(Own(pair, prompts.ids), store, pair.target_name, prompts, parts, settings.new_tokens, raced, longest,
+                 list(pair.eos_token_ids), settings.seed)
 
 
 def without_loops(bench: Bench) -> Bench:

@@ -23,10 +23,8 @@ from lib.drafters.registry import BY_RANKS, DRAFT_MODEL, DRAFTERS, made_for, mak
 from lib.drafters.text_drafters import NgramDrafter
 from lib.drafters.text_index import NgramTables
 from lib.engines.methods import Way
-from lib.engines.own import Own
 from lib.forward.load import load_pairs
 from lib.lab.chapter import Store
-from lib.models import prompts as prompt_files
 from lib.models.prompts import PromptSet
 from lib.replay import acceptance, atlas, recording
 from lib.replay.recording import Competitors
@@ -34,7 +32,7 @@ from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
 from lib.study import live
 from lib.study.acceptance import record, replay
-from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
+from lib.study.bench import CHOOSING, JUDGING, Bench, of_pair, without_loops
 from lib.study.candidates import MODEL, drafters_of, growth_rules, possible, ranked_name
 from lib.study.settings import Acceptance
 from lib.trees.names import COMPARED, FREQUENT
@@ -58,8 +56,11 @@ def measure(store: Store, settings: Acceptance) -> None:
     for pair in load_pairs(settings.pairs, dtype=settings.dtype, device=settings.device):
         by_target.setdefault(pair.target_name, []).append(pair)
     coldest = min(settings.temperatures)
+    deepest = max(*settings.budgets, settings.budget, *settings.chain_lengths, DEPTH)
     for number, pairs in enumerate(by_target.values()):
-        plain = bench_of(store, pairs, settings)
+        limit = recording.room(pairs, new_tokens=settings.new_tokens, live_tokens=settings.live_tokens,
+                               live_shapes=settings.live_shapes, deepest=deepest)
+        plain = of_pair(pairs[0], store, settings, limit, {1: 0}, deepest)
         longest = max(map(len, plain.prompts.ids)) + plain.new_tokens + plain.longest + 1
         drafters = Competitors(competing, pairs, tuple(settings.drafters), longest, settings.seed)
         for temperature in sorted(settings.temperatures):
@@ -71,19 +72,6 @@ def measure(store: Store, settings: Acceptance) -> None:
                 publish(bench, recorded, used, Path(settings.publish))
             if temperature == coldest and not number:
                 decode_live(bench, pairs, recorded, drafters, settings)
-
-
-def bench_of(store: Store, pairs: Sequence, settings: Acceptance) -> Bench:
-    """This project's loop with a target, at work on its prompts. Fills the table "prompts"."""
-    pair, deepest = pairs[0], max(*settings.budgets, settings.budget, *settings.chain_lengths, DEPTH)
-    limit = recording.room(pairs, new_tokens=settings.new_tokens, live_tokens=settings.live_tokens,
-                           live_shapes=settings.live_shapes, deepest=deepest)
-    texts = prompt_files.load(settings.prompts, pair.tokenizer, limit=limit)
-    prompts, parts = arranged(texts, settings.choose_prompts, settings.judge_prompts,
-                              np.random.default_rng(settings.seed))
-    write_prompts(store, prompts, parts)
-    return Bench(Own(pair, prompts.ids), store, pair.target_name, prompts, parts, settings.new_tokens, {1: 0}, deepest,
-                 list(pair.eos_token_ids), settings.seed)
 
 
 def competing(pairs: Sequence, specs: Sequence[str], longest: int, seed: int) -> dict[str, Drafter]:
@@ -118,7 +106,8 @@ def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter]
     """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank", and at the lowest temperature those of
     `add_details`.
     """
-    choosing, judging = parts_of(bench, recorded)
+    used = without_loops(bench)
+    choosing, judging = (recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
     (first,), temperature = first_ranked(drafters), bench.backend.temperature
     done = {key[:-1] for key in bench.store.open("rounds").keys()}
     for name, drafter in drafters.items():
@@ -148,12 +137,6 @@ def add_details(bench: Bench, judging: Trace, ways: Sequence[Way], is_first: boo
         for way in [way for way in ways if way.shape_name in names]:
             rows = count[name](way.shape, acceptance.rounds_of(judging, way.shape, way.method))
             bench.store.open(name).add(rows.assign(target=bench.target, drafter=way.method, shape=way.shape_name))
-
-
-def parts_of(bench: Bench, recorded: Recorded) -> tuple[Trace, Trace]:
-    """The choosing and the judging part of a trace, without texts that loop."""
-    used = without_loops(bench)
-    return tuple(recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
 
 
 def shapes_of(drafter: Drafter, is_first: bool, settings: Acceptance, bench: Bench) -> list[str]:

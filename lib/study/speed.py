@@ -25,13 +25,12 @@ from lib.forward.passes import release
 from lib.lab import processor
 from lib.lab.chapter import Store
 from lib.models.checks import AUTO, PairError, first_line
-from lib.models.prompts import load as load_prompts
 from lib.models.registry import GGUF, sources
 from lib.replay.simulated import Recorded
 from lib.study import answer, costs, costs_files, quality, schedule, served
 from lib.study.acceptance import record
 from lib.study.answer import CHAIN, RECOMMENDED, ROLES
-from lib.study.bench import CHOOSING, JUDGING, Bench, arranged, without_loops, write_prompts
+from lib.study.bench import CHOOSING, JUDGING, Bench, of_pair, without_loops
 from lib.study.candidates import drafters_of, engine_ways, grown_ways, static_ways
 from lib.study.predict import predict
 from lib.study.race import race
@@ -49,7 +48,8 @@ def measure(store: Store, settings: Speed) -> None:
         answer.save(bench, f"the machine of {Path(settings.costs).stem}")
         return
     pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
-    bench = of_pairs(store, settings, pairs)
+    room = (pairs[0].window or np.inf) - settings.new_tokens - 2 * settings.most_depth - 2
+    bench = of_pair(pairs[0], store, settings, room, dict(zip(settings.batches, settings.raced)), settings.most_depth)
     recorded, ways = measure_loop(bench, settings, pairs)
     write_settings(bench)
     if settings.sampled_temperature:
@@ -66,22 +66,10 @@ def measure(store: Store, settings: Speed) -> None:
     if settings.lengths:
         names = {*bench.rows_of("answers")["way"]}
         judged = [way for way in ways if way.name in names]
-        room = (pairs[0].window or np.inf) - settings.new_tokens - 2 * settings.most_depth - 2
         schedule.measure(bench, pairs[0].tokenizer, [length for length in settings.lengths if length < 0.9 * room],
                          partial(measure_ways, ways=judged, most_nodes=settings.most_nodes, most_raced=len(judged)))
     machine = processor.machine(pairs[0].target.device.type)
     answer.save(bench, f"{machine['processor']}, {machine['threads']} threads")
-
-
-def of_pairs(store: Store, settings: Speed, pairs: Sequence) -> Bench:
-    """The reference: this project's loop with the prompts of the run, whose split and order the table "prompts" keeps."""
-    longest = settings.most_depth
-    room = pairs[0].window and pairs[0].window - settings.new_tokens - 2 * longest - 2
-    prompts, parts = arranged(load_prompts(settings.prompts, pairs[0].tokenizer, limit=room), settings.choose_prompts,
-                              settings.judge_prompts, np.random.default_rng(settings.seed))
-    write_prompts(store, prompts, parts)
-    return Bench(Own(pairs[0], prompts.ids), store, pairs[0].target_name, prompts, parts, settings.new_tokens,
-                 dict(zip(settings.batches, settings.raced)), longest, list(pairs[0].eos_token_ids), settings.seed)
 
 
 def measure_loop(bench: Bench, settings: Speed, pairs: Sequence) -> tuple[Recorded, list[Way]]:

@@ -16,7 +16,7 @@ from lib.replay import acceptance, atlas, recording, simulated
 from lib.replay.recording import Competitors
 from lib.study import shapes_compared as study
 from lib.study.acceptance import record, replay, traces_folder
-from lib.study.bench import CHOOSING, JUDGING, Bench
+from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
 from lib.tests import small_models
 from lib.tests.live import decode
 from lib.tests.replay.test_acceptance import recorded
@@ -131,13 +131,13 @@ def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_t
 
 def test_looping_texts_choose_and_judge_no_tree(tmp_path):
     bench = bench_of(tmp_path)
-    made = record(bench, {})
+    record(bench, {})
     table = bench.store.open("texts")
     rows = table.frame().drop(columns="fingerprint").assign(loops=[name in "ad" for name in PROMPTS.names])
     table.path.unlink()
     bench.store.open("texts").extend(rows)
-    choosing, judging = study.parts_of(bench, made)
-    assert choosing.prompts == ("b",) and judging.prompts == ("c", "e", "f")
+    used = without_loops(bench)
+    assert [[bench.prompts.names[row] for row in used.rows(part)] for part in (CHOOSING, JUDGING)] == [["b"], [*"cef"]]
 
 
 def test_a_measured_chapter_has_all_tables(tmp_path, monkeypatch):
