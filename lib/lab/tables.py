@@ -94,10 +94,6 @@ class Table:
         """The keys of the rows that are done, in the order of the schema's `key`."""
         return self._rows.keys()
 
-    def append(self, **row) -> None:
-        """Add one row (see `extend`)."""
-        self.extend([row])
-
     def extend(self, rows: Iterable[Mapping] | pd.DataFrame) -> None:
         """Add rows; all of them are on disk when this returns. ValueError, and no row added, where one does not fit the
         schema or has a key that the table has already.

@@ -59,7 +59,7 @@ def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
         with bench.running(*[way] if missing else []) as running:
             for batch in missing:
                 seconds = [_drafting(bench, running[way.name], costs, way, batch, turn) for turn in range(repeats + 1)]
-                table.append(**_row(bench, batch, way.method, way.shape_name, way.nodes, seconds[1:]))
+                table.extend([_row(bench, batch, way.method, way.shape_name, way.nodes, seconds[1:])])
     return bench.rows_of("costs")
 
 

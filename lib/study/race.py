@@ -40,9 +40,10 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                     way = due[index]
                     decoded = running[way.name].decode(bench.ids(rows), bench.new_tokens, bench.ends)
                     predicted = np.exp(logs[way.name, batch][number]) if (way.name, batch) in logs else np.nan
-                    table.append(backend=bench.backend.name, batch=batch, way=way.name, part=part,
-                                 call=bench.prompts.names[rows[0]], turn=first, tokens=sum(map(len, decoded.tokens)),
-                                 seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted)
+                    table.extend([dict(
+                        backend=bench.backend.name, batch=batch, way=way.name, part=part,
+                        call=bench.prompts.names[rows[0]], turn=first, tokens=sum(map(len, decoded.tokens)),
+                        seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted)])
 
 
 def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:

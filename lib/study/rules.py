@@ -155,7 +155,8 @@ def law_tests(store: Store, pair, prompts: PromptSet, settings: Rules) -> None:
         drawn = cluster.spread(first_tokens, missing, pair, prompt, settings, settings.seed + number)
         for rule, tokens in zip(missing, drawn):
             test = g_test(tokens, law)
-            table.append(prompt=name, rule=rule, **test, visible=visible(test["degrees"], settings.samples, level))
+            smallest = visible(test["degrees"], settings.samples, level)
+            table.extend([dict(prompt=name, rule=rule, **test, visible=smallest)])
 
 
 def first_tokens(rule: str, pair, prompt: Tensor, settings: Rules, seed: int) -> list[tuple[int, ...]]:

@@ -34,7 +34,7 @@ def budgets(folder) -> list[int]:
 def test_rows_come_back_as_they_went_in_and_a_reopened_table_keeps_those_of_its_fingerprint(tmp_path):
     """Of Python's types and NumPy's, from dicts and frames."""
     writer = tables.Table(tmp_path, "plain", "f1")
-    writer.append(**row(1))
+    writer.extend([row(1)])
     writer.extend([row(np.int64(2)), row(3, 'a "quoted", name'), row(4, "") | {"rate": float("nan")}])
     writer.extend(pd.DataFrame([row(5), row(6)], index=[7, 7]))
     rows = tables.read(tmp_path, "plain")
@@ -55,7 +55,7 @@ def test_of_a_file_that_is_cut_off_the_whole_rows_count(tmp_path_factory, data):
     writer = tables.Table(folder, "plain", "f")
     ends = [writer.path.stat().st_size]
     for budget in (1, 2):
-        writer.append(**row(budget))
+        writer.extend([row(budget)])
         ends.append(writer.path.stat().st_size)
     cut = data.draw(st.integers(0, ends[-1] - 1))
     os.truncate(writer.path, cut)
@@ -72,7 +72,7 @@ def test_a_full_disk_leaves_a_table_as_it_was(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     writer = tables.Table(tmp_path, "plain", "f")
-    writer.append(**row(1))
+    writer.extend([row(1)])
     monkeypatch.setattr(atomic_file.os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         tables.Table(tmp_path, "plain", "g")
@@ -91,7 +91,7 @@ def test_a_full_disk_leaves_a_table_as_it_was(tmp_path, monkeypatch):
 ])
 def test_a_wrong_row_is_named_and_costs_no_row_beside_it(tmp_path, change, complaint):
     writer = tables.Table(tmp_path, "plain", "f")
-    writer.append(**row(1))
+    writer.extend([row(1)])
     with pytest.raises(ValueError, match=complaint):
         writer.extend([row(3), row(2) | change])
     assert list(writer.frame().budget) == budgets(tmp_path) == [1]
@@ -100,7 +100,7 @@ def test_a_wrong_row_is_named_and_costs_no_row_beside_it(tmp_path, change, compl
 def test_tables_that_are_not_there_or_do_not_fit_say_so(tmp_path):
     with pytest.raises(FileNotFoundError, match="no table 'plain'.*run the notebook"):
         tables.read(tmp_path, "plain")
-    tables.Table(tmp_path, "plain", "f").append(**row(1))
+    tables.Table(tmp_path, "plain", "f").extend([row(1)])
     path = tables.path_of(tmp_path, "plain")
     content = path.read_bytes()
     damaged = {path: [content.replace(b"p,1,", b"p,one,"), content.replace(b"budget", b"size"), b""],
@@ -121,7 +121,7 @@ def test_a_compressed_table_is_written_plain_and_columns_of_older_versions_are_l
     packed.write_bytes(lzma.compress(plain.read_bytes().replace(b"prompt,", b"prompt,old,").replace(b"p,", b"p,7,")))
     plain.unlink()
     assert list(tables.read(tmp_path, "plain")) == [*COLUMNS, "fingerprint"]
-    tables.Table(tmp_path, "plain", "f").append(**row(3))
+    tables.Table(tmp_path, "plain", "f").extend([row(3)])
     assert budgets(tmp_path) == [1, 2, 3] and plain.exists() and not packed.exists()
 
 

@@ -66,7 +66,8 @@ def test_an_engine_that_dies_leaves_its_rows(pair, tmp_path):
 
 def test_the_file_of_a_recommendation_has_each_role_and_at_most_twelve_lines(pair, tmp_path):
     bench = bench_of(pair, StandIn(pair.target), tmp_path, {1: 8})
-    bench.store.open("settings").append(backend="stand-in", batch=1, engine="vllm", draft="the chain", setting="--k 4")
+    bench.store.open("settings").extend([
+        dict(backend="stand-in", batch=1, engine="vllm", draft="the chain", setting="--k 4")])
     answers = measured(bench, pair)
     answer.save(bench, "m")
     saved = json.loads((tmp_path / answer.FILE).read_text())
