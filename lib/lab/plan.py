@@ -97,9 +97,7 @@ def load_profile(path: Path, names: Iterable[str]) -> Profile:
     """A profile from its file. UsageError where the file is malformed or names a notebook that does not exist."""
     try:
         profile = Profile.of(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except yaml.YAMLError as error:
-        raise UsageError(f"profile {path} cannot be read: {' '.join(str(error).split())}") from None
-    except ValueError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise UsageError("\n".join(f"profile {path}: {line}" for line in str(error).splitlines())) from None
     for name in profile.__pydantic_extra__:
         if name not in names:

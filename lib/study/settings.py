@@ -222,13 +222,8 @@ class Speed(OfPairs):
 
     @property
     def parameters(self) -> dict[str, object]:
-        """What rows depend on; those of `added` only bring more rows."""
-        return {name: value for name, value in super().parameters.items() if name not in self.added}
-
-    @property
-    def added(self) -> dict[str, object]:
-        """What is measured beside the reference, so that a finished run can be given more of it."""
-        return self.model_dump(include={"formats", "engines", "lengths", "sampled_temperature"})
+        """What rows depend on; what is measured beside the reference only brings more rows to a finished run."""
+        return self.model_dump(exclude={"run_dir", "formats", "engines", "lengths", "sampled_temperature"})
 
     @property
     def files(self) -> list[Path]:

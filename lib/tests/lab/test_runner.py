@@ -145,7 +145,7 @@ def test_a_wrong_command_is_named_with_the_nearest_right_one(home, words, option
     ("01_shapes:\n  count: many\n", "count is 'many': Input should be a valid integer"),
     ("01_shape:\n  count: 3\n", "no notebook is called '01_shape': did you mean 01_shapes"),
     ("- 3\n", "Input should be a valid dictionary"),
-    ("a: [\n", "cannot be read"),
+    ("a: [\n", "quick.yaml: while parsing"),
     ("about: [fast]\nonline: perhaps\n", r"(?s)about is \['fast'\].*profile .* online is 'perhaps'"),
 ])
 def test_a_wrong_profile_says_where_it_is_wrong(home, text, complaint):

@@ -24,7 +24,8 @@ def test_a_class_declares_the_parameters_of_its_notebook_whose_defaults_it_takes
 
 def test_a_notebooks_globals_make_an_object_without_what_is_no_parameter():
     made = Speed.of(SPEED | {"__name__": "__main__", "chapter": object(), "costs": ""})
-    assert made.pairs == ["small/tiny"] and made.parameters.keys() == SPEED.keys() - {"run_dir"} - made.added.keys()
+    beside = {"formats", "engines", "lengths", "sampled_temperature"}
+    assert made.pairs == ["small/tiny"] and made.parameters.keys() == SPEED.keys() - {"run_dir"} - beside
     assert made.parameters == Speed.of(SPEED | dict(formats=["int8"], engines=[], lengths=[16])).parameters
     assert {path.name for path in made.files} >= {"small", "tiny", "family.jsonl", "chat.jsonl"}
     assert all(path.exists() for path in made.files)
