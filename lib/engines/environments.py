@@ -81,8 +81,5 @@ class Environment:
         say("  done")
 
     def _run(self, command: Sequence[str]) -> None:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env=os.environ | dict(self.variables))
-        if done.returncode:
-            raise RuntimeError("\n".join([f"{' '.join(command)} failed with status {done.returncode}:",
-                                          *done.stdout.splitlines()[-8:], "the same command resumes"]))
+        if subprocess.run(command, env=os.environ | dict(self.variables)).returncode:
+            raise RuntimeError(f"{' '.join(command)} failed, as it says above; the same command resumes")
