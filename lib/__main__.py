@@ -120,9 +120,9 @@ def render(home: Path, folder: Path, reference: bool) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME ...")
 def engines(names: Sequence[str]) -> None:
     """Installs serving engines (vllm, llama.cpp, openvino, or all) in environments of their own under .engines."""
-    from lib.engines import registry
+    from lib.engines.registry import ENGINES
 
-    environments = registry.environments()
+    environments = {name: engine.environment for name, engine in ENGINES.items() if engine.environment.steps}
     if unknown := {*names} - {*environments, "all"}:
         raise click.UsageError(f"unknown engine {min(unknown)!r}; give {', '.join(environments)}, or all")
     for name in environments if "all" in names else names:

@@ -8,7 +8,6 @@ from contextlib import suppress
 
 from lib.engines import exports
 from lib.engines.driver import Engine
-from lib.engines.environments import Environment
 from lib.engines.llama_cpp import LlamaCpp
 from lib.engines.methods import Way
 from lib.engines.openvino import OpenVino
@@ -37,11 +36,6 @@ def parse(spec: str) -> Engine:
         raise ValueError(f"engine is {spec!r}; after {name} give one number format at most, and each word once, of "
                          f"{', '.join(allowed)}")
     return type(ENGINES[name])(spec, *formats, compiled=COMPILED in words)
-
-
-def environments() -> dict[str, Environment]:
-    """By name the environments that can be made."""
-    return {name: engine.environment for name, engine in ENGINES.items() if engine.environment.steps}
 
 
 def lines(pair, drafter: str, tokens: int, lengths: Mapping[int, int]) -> list[dict[str, str]]:
