@@ -21,7 +21,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 NODES = (0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64)  # both sides of usual steps
 CHAINS = (1, 4)
-COLUMNS = ("machine", "source", "backend", "batch", "method", "shape", "nodes", "ms", "low", "high", "n")
 
 
 def main() -> None:
@@ -46,10 +45,9 @@ def main() -> None:
 
 
 def write(target: str, checks: dict, passes: dict, machine: str, file) -> None:
-    """The table. checks, passes: `times` of the target, and of the drafter's plain steps, one per level of a chain.
-    """
+    """The table. checks, passes: `times` of the target, and of the drafter's plain steps, one per level of a chain."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow(["machine", "source", "backend", "batch", "method", "shape", "nodes", "ms", "low", "high", "n"])
     rows = [("forced" if nodes else "plain", f"nodes:{nodes}", nodes, batch, 1, times)
             for (batch, nodes), times in checks.items()]
     rows += [("model", f"chain:{length}", length, batch, length, times)

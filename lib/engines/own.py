@@ -81,7 +81,7 @@ class Decoding(Running):
         elif self.way.name == FORCED:
             count = 1 if self.backend.chains else -(-drafted // DEEPEST)
             drafter = self.backend.excerpts
-            shape = named(f"chain:{drafted}" if count == 1 else f"independent:{count}@{drafted}")
+            shape = named(f"independent:{count}@{drafted}")
         ids, mask = next(loop.in_batches([torch.tensor(prompt) for prompt in prompts], len(prompts)))
         synchronise(pair.target.device)
         start = time.perf_counter()
