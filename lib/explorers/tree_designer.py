@@ -70,13 +70,14 @@ class TreeDesigner:
             "add hint": lambda node: self.add(self.hints()[0][0]),
             "drop hint": lambda node: self.prune(self.hints()[1][0]),
             "grow": lambda node: self.take(self._named(f"{acceptance.FREQUENT}@{self.budget.value}"))}
-        self.tree, self.selected, self.past, self.future = shapes.chain(1), ROOT, [], []
+        self.tree = shapes.chain(1)
+        self.history, self.position, self.selected = [self.tree], 0, ROOT
         self.canvas.on_msg(lambda canvas, content, buffers: self._try(
             lambda: self.commands[content["command"]](int(content["node"]))))
         self.name.observe(lambda change: self._try(self._start), names="value")
         for control in (self.drafter, self.machine, self.level):
             control.observe(lambda change: self._try(
-                lambda: self._set(self.tree, self.selected, self.past, self.future)), names="value")
+                lambda: self._set(self.history, self.position, self.selected)), names="value")
         self._try(self._start)
 
     def _try(self, change: Callable[[], None]) -> None:
@@ -110,19 +111,17 @@ class TreeDesigner:
 
     def undo(self) -> None:
         """Takes the last change back."""
-        if self.past:
-            *past, tree = self.past
-            self._set(tree, ROOT, past, [*self.future, self.tree])
+        if self.position:
+            self._set(self.history, self.position - 1)
 
     def redo(self) -> None:
         """Makes the last change again that was taken back."""
-        if self.future:
-            *future, tree = self.future
-            self._set(tree, ROOT, [*self.past, self.tree], future)
+        if self.position + 1 < len(self.history):
+            self._set(self.history, self.position + 1)
 
     def take(self, tree: Tree, selected: int = ROOT) -> None:
         """Another tree, which can be undone; selected: its node that is selected."""
-        self._set(tree, selected, [*self.past, self.tree], [])
+        self._set([*self.history[: self.position + 1], tree], self.position + 1, selected)
 
     def hints(self) -> tuple[tuple[int, float], tuple[int, float]]:
         """The node whose next child would be accepted most often, and the leaf that is accepted least often (the last
@@ -170,12 +169,12 @@ class TreeDesigner:
                     kinds=(kinds["accepted"] / kinds["rounds"]).sort_values(),
                     shares=[1.0, *(nodes["accepted"] / nodes["rounds"].clip(lower=1))])
 
-    def _set(self, tree: Tree, selected: int, past: list[Tree], future: list[Tree]) -> None:
-        drafter, levels = self.drafter.value, levels_of(self.judging, self.drafter.value)
+    def _set(self, history: list[Tree], position: int, selected: int = ROOT) -> None:
+        tree, drafter, levels = history[position], self.drafter.value, levels_of(self.judging, self.drafter.value)
         if tree.max_depth > levels:
             raise ValueError(f"the tree has {tree.max_depth} levels, {drafter!r} was recorded for {levels}: drop the "
                              "deepest nodes")
-        self.tree, self.selected, self.past, self.future = tree, selected, past, future
+        self.tree, self.history, self.position, self.selected = tree, history, position, selected
         trees = {"this tree": tree} | {name: self._named(f"{name}@{tree.budget}") for name in BESIDE}
         worths = {name: self.worth(one) for name, one in trees.items() if one.max_depth <= levels}
         this, choices = worths["this tree"], tree.choices()
@@ -207,5 +206,5 @@ class TreeDesigner:
             canvas.svg, canvas.code, canvas.selected = tree_svg(self.tree, nodes), code, self.selected
             canvas.words = (f"{words} Best to add: a child of node {add} (+{gain:.3f} per round, blue); cheapest to "
                             f"drop: node {drop} (-{loss:.3f}, red).")
-            canvas.undoable, canvas.redoable = bool(self.past), bool(self.future)
+            canvas.undoable, canvas.redoable = self.position > 0, self.position + 1 < len(self.history)
             canvas.version += 1
