@@ -24,9 +24,7 @@ COVERAGE = 93  # at least, in per cent, of such intervals in simulation: see lib
 
 
 class Estimate(NamedTuple):
-    """A value with its interval, NaN where there is none, and the number of units; raced: how many of these were timed,
-    of a speed.
-    """
+    """A value, its interval (NaN where there is none) and the number of units; raced: how many of them were timed."""
 
     value: float = float("nan")
     low: float = float("nan")

@@ -44,9 +44,7 @@ def record(bench: Bench, drafters: Mapping[str, object]) -> Recorded:
 
 
 def traces_folder(bench: Bench, drafters: Mapping[str, object], settings: Mapping[str, object]) -> Path:
-    """The run's folder of the batches of a trace, whose name has a fingerprint of what decides the trace, so that other
-    parameters of a notebook leave it.
-    """
+    """The run's folder of a trace's batches, whose name has a fingerprint of all that decides the trace."""
     pair, prompts, ranked = bench.backend.pair, bench.prompts, recording.of_ranks(drafters)
     models = {"": pair.target} | {name: model for name, model in ranked.items() if isinstance(model, nn.Module)}
     mark = provenance.fingerprint(
@@ -85,9 +83,7 @@ def _write_texts(bench: Bench, texts: Mapping[int, Sequence[int]]) -> None:
 
 
 def replay(bench: Bench, recorded: Recorded, ways: Sequence[Way], rows: Sequence[int]) -> dict[str, dict[int, Sizes]]:
-    """By way and prompt, of these rows, the rounds, which are kept with the recorded text; adds the missing rows of the
-    table "rounds".
-    """
+    """By way and prompt the rounds, which the recorded text keeps; adds the missing rows of the table "rounds"."""
     selected, replayed = recorded.select(np.array(rows, dtype=int)), {}
     for way in ways:
         rounds = recorded.rounds.setdefault(way.name, {})

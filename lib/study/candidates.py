@@ -117,9 +117,7 @@ def growth_rules(drafter: Drafter, depth: int) -> list[str]:
 
 
 def engine_ways(engine: Engine, pairs: Mapping[str, object], lengths: Sequence[int]) -> list[Way]:
-    """The methods of an engine for these drafters, with these numbers of draft tokens. pairs: by kind of drafter, or by
-    the name of a draft model.
-    """
+    """An engine's methods with these numbers of draft tokens. pairs: by kind of drafter, or name of a draft model."""
     return [method.way(pair, length) for kind, pair in pairs.items() for method in engine.methods
             if method.spec.partition(":")[0] == (kind if kind in DRAFTERS else MODEL) for length in lengths]
 

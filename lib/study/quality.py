@@ -33,9 +33,7 @@ def measure(bench: Bench, recorded: Recorded, reference: Sequence[Tensor]) -> No
 
 @torch.inference_mode()
 def log_probabilities(bench: Bench, recorded: Recorded) -> list[Tensor]:
-    """float32[N, V], of the bench's target, for the first N tokens that were recorded after each of the first judging
-    prompts.
-    """
+    """float32[N, V] of the bench's target for the first N tokens recorded after each of the first judging prompts."""
     target, logs = bench.backend.pair.target, []
     for row in bench.rows(JUDGING)[:PROMPTS]:
         tokens = recorded.trace.tokens[row, :TOKENS]

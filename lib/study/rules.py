@@ -106,9 +106,7 @@ def enumerate_rounds(cases: Cases, target: proof.Language, drafter: proof.Langua
 
 
 def fill(table: Table, pieces: Iterable[tuple[tuple, Cases]], function: Callable, *arguments) -> None:
-    """Adds to a table the rows of function((setting, cases), *arguments) of the pieces whose setting, the beginning of
-    their keys, it lacks.
-    """
+    """Adds the rows of function((setting, cases), *arguments) for settings with which no key of the table begins."""
     done = {key[:-2] for key in table.keys()}
     missing = [(setting, cases) for setting, cases in pieces if setting not in done]
     for rows in cluster.spread(function, missing, *arguments):

@@ -21,9 +21,7 @@ MOST_TOKENS = 8192  # of all texts of a batch: larger ones are not timed
 
 
 def measure(bench: Bench, tokenizer, lengths: Sequence[int], steps: Callable[[Bench], None]) -> None:
-    """Adds the missing rows of the table "schedule". steps: fills the table "answers" of a bench (see
-    `answer.measure`). Batches of more than MOST_TOKENS are left out.
-    """
+    """Adds the missing rows of the table "schedule". steps: fills the table "answers" of a bench."""
     table = bench.store.open("schedule")
     for length in lengths:
         batches = [batch for batch in bench.batches

@@ -103,9 +103,7 @@ def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:
 
 
 def replay_all(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], settings: Acceptance) -> None:
-    """Adds the rows of the tables "rounds" and, of drafters with ranks, "rank", and at the lowest temperature those of
-    `add_details`.
-    """
+    """Adds rows of the tables "rounds" and "rank", and at the lowest temperature those of `add_details`."""
     used = without_loops(bench)
     choosing, judging = (recorded.trace.select(np.array(used.rows(part))) for part in (CHOOSING, JUDGING))
     (first,), temperature = first_ranked(drafters), bench.backend.temperature

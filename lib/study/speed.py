@@ -93,9 +93,7 @@ def measure_ways(bench: Bench, ways: Sequence[Way], most_nodes: int, most_raced:
 
 
 def sample(bench: Bench, temperature: float, ways: Mapping[str, Way]) -> None:
-    """The judged ways of the reference at the smallest batch size, raced in sampled decoding, which replay of its greedy
-    text does not decide.
-    """
+    """Races the judged ways at the smallest batch size in sampled decoding, which greedy text does not decide."""
     batch, answers = bench.batches[0], bench.rows_of("answers")
     answers = answers[(answers["batch"] == batch) & answers["role"].isin(ROLES)]
     roles = {role: name for role, name in zip(answers["role"], answers["way"]) if name in ways}
