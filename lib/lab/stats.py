@@ -106,8 +106,8 @@ def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
 
 def two_phase(measured: np.ndarray, predicted: np.ndarray, others: np.ndarray,
               generator: np.random.Generator) -> Estimate:
-    """A geometric mean over units of which a random part was measured: in logs the mean of all predictions, and the mean
-    of (measured - predicted) over the measured ones (Cochran 1977, section 7.4, with slope 1).
+    """A geometric mean over units of which a random part was measured: in logs the mean of all predictions, and the
+    mean of (measured - predicted) over the measured ones (Cochran 1977, section 7.4, with slope 1).
 
     measured, predicted: float[n], logs of the measured units. others: float[m], predicted logs of the other units.
     """

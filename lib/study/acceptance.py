@@ -73,8 +73,8 @@ def _plain_texts(bench: Bench) -> pd.DataFrame:
 
 
 def _write_texts(bench: Bench, texts: Mapping[int, Sequence[int]]) -> None:
-    """Adds the texts of prompts by their rows to the table "texts", where they are missing; an answer goes on to its first
-    end, which counts, or to the limit.
+    """Adds the texts of prompts by their rows to the table "texts", where they are missing; an answer goes on to its
+    first end, which counts, or to the limit.
     """
     bench.store.open("texts").add([
         dict(**bench.source, prompt=bench.prompts.names[row], ids=" ".join(map(str, text)), loops=loops(text),

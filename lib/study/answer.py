@@ -94,7 +94,7 @@ def fastest_small(speeds: Mapping[str, float], ways: Mapping[str, Way]) -> str:
 
 
 def answer(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles: Mapping[str, str]) -> None:
-    """Adds the missing rows of the table "answers" for these roles: what predictions and the race say on judging prompts.
+    """Adds the missing rows of the table "answers" for these roles, by predictions and the race on judging prompts.
 
     A way that is not faster than plain decoding there, after the prefill or in whole calls, is withdrawn.
     """
@@ -133,7 +133,8 @@ def break_even(calls: pd.DataFrame, way: str, batch: int) -> float:
     """
     if calls.empty:
         return float("nan")
-    by_way = calls.assign(steps=calls["tokens"] / batch - 1, decoding=calls["seconds"] - calls["prefill"]).groupby("way")
+    calls = calls.assign(steps=calls["tokens"] / batch - 1, decoding=calls["seconds"] - calls["prefill"])
+    by_way = calls.groupby("way")
     prefill, per_token = by_way["prefill"].mean(), by_way["decoding"].sum() / by_way["steps"].sum().clip(lower=1e-9)
     gain = per_token[PLAIN] - per_token[way]
     return 1 + max(0.0, prefill[way] - prefill[PLAIN]) / gain if gain > 0 else float("inf")
@@ -145,7 +146,8 @@ def about_trees(paired: Estimate) -> str:
         return "too few units for a claim on trees"
     if paired.low <= 1 <= paired.high:
         return f"the best tree is {stats.equivalence(paired)} than the best chain"
-    return f"{'a' if paired.low > 1 else 'no'} tree pays: {stats.format_estimate(paired)} times as fast as the best chain"
+    claim = "a tree pays" if paired.low > 1 else "no tree pays"
+    return f"{claim}: {stats.format_estimate(paired)} times as fast as the best chain"
 
 
 def save(bench: Bench, machine: str) -> None:
@@ -173,7 +175,7 @@ def text(folder: Path) -> str:
         lines += [f"  {winner.setting}"] if winner.setting else []
         lines += [f"  {row['engine']} ({row['draft']}): {row['setting']}" for row in saved["settings"]
                   if (row["backend"], row["batch"]) == setting]
-    return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "  the others are in the report"])
+    return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "  the rest is in the report"])
 
 
 def _described(answer) -> str:

@@ -26,10 +26,10 @@ LOOPING = "looping"  # the part of prompts whose text repeats itself
 class Bench:
     """A backend with the prompts of a run, in the order of the table "prompts".
 
-    target: the name of the model that verifies. parts: for each prompt CHOOSING or JUDGING; those whose text loops become
-    LOOPING. new_tokens: of an answer at most. raced: by batch size the calls that are raced in each part. longest: draft
-    tokens on a path at most. ends: the tokens that end an answer. writer: whose text is replayed where the backend
-    writes none of its own.
+    target: the name of the model that verifies. parts: for each prompt CHOOSING or JUDGING; those whose text loops
+    become LOOPING. new_tokens: of an answer at most. raced: by batch size the calls that are raced in each part.
+    longest: draft tokens on a path at most. ends: the tokens that end an answer. writer: whose text is replayed where
+    the backend writes none of its own.
     """
 
     backend: Backend
@@ -116,7 +116,8 @@ def without_loops(bench: Bench) -> Bench:
     return replace(bench, parts=parts if {*PARTS} <= {*parts} else bench.parts)
 
 
-def arranged(prompts: PromptSet, choose: int, judge: int, generator: np.random.Generator) -> tuple[PromptSet, list[str]]:
+def arranged(prompts: PromptSet, choose: int, judge: int,
+             generator: np.random.Generator) -> tuple[PromptSet, list[str]]:
     """Prompts in the order in which they are raced, and the part of each: of each kind `choose` units that choose and
     `judge` that judge, alike in the share of later turns (see `spread`). A unit is a conversation, or equal prompts.
 

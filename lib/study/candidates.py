@@ -1,5 +1,5 @@
-"""The ways that compete for a target in this project's loop: every drafter that it can have, with static trees and growth
-rules, and each engine's methods with numbers of draft tokens.
+"""The ways that compete for a target in this project's loop: every drafter that it can have, with static trees and
+growth rules, and each engine's methods with numbers of draft tokens.
 """
 
 from collections.abc import Mapping, Sequence

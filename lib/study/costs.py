@@ -29,9 +29,9 @@ Curve = Callable[[np.ndarray | float], np.ndarray]  # seconds over an amount of 
 
 
 def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
-    """The backend's rows of the table "costs" with missing ones timed: plain steps and checks of up to `most_nodes` nodes,
-    then checks in the middle of the steepest rises, where a curve has its steps, then what drafting by these ways adds to a
-    step. Where nothing is raced, every second number of nodes, half of the repeats and short calls do.
+    """The backend's rows of the table "costs" with missing ones timed: plain steps and checks of up to `most_nodes`
+    nodes, then checks in the middle of the steepest rises, where a curve has its steps, then what drafting by these
+    ways adds to a step. Where nothing is raced, every second number of nodes, half of the repeats and short calls do.
     """
     table, check, is_raced = bench.store.open("costs"), forced(most_nodes), any(bench.raced.values())
     nodes, repeats = sorted({*(n for n in NODES if n < most_nodes), most_nodes}), REPEATS
@@ -74,7 +74,8 @@ def _time_checks(bench: Bench, points: Sequence[tuple[int, str, int]], check: Wa
         for turn in range(repeats + 1):
             for index in bench.generator("costs", turn).permutation(len(points)):
                 batch, method, drafted = points[index]
-                decoded = running[method].decode(*_call(bench, batch, turn), drafted=drafted if method == FORCED else None)
+                num_drafted = drafted if method == FORCED else None
+                decoded = running[method].decode(*_call(bench, batch, turn), drafted=num_drafted)
                 steps = decoded.steps if decoded.steps > 0 else max(map(len, decoded.tokens)) - 1
                 seconds = decoded.seconds - decoded.prefill - np.nan_to_num(decoded.drafting)
                 times[points[index]].append(seconds / max(1, steps))
@@ -91,8 +92,8 @@ def _steepest(checks: pd.DataFrame) -> int | None:
 
 
 def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: int, turn: int) -> float:
-    """Seconds that drafting adds to a step in which the drafter works: as the backend tells, or the rest of a call after
-    its checks. The call decodes one prompt in all rows, so that all rows end at the same step.
+    """Seconds that drafting adds to a step in which the drafter works: as the backend tells, or the rest of a call
+    after its checks. The call decodes one prompt in all rows, so that all rows end at the same step.
     """
     prompts, num_tokens = _call(bench, batch, turn)
     decoded = running.decode(prompts[:1] * batch, num_tokens)
@@ -106,7 +107,7 @@ def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: i
 
 
 def _call(bench: Bench, batch: int, turn: int) -> tuple[list[list[int]], int]:
-    """The choosing prompts of a timed call, and its tokens: fewer, after the shortest prompts, where nothing is raced."""
+    """The choosing prompts of a timed call, and its tokens: fewer, after shortest prompts, where nothing is raced."""
     calls = bench.calls(CHOOSING, batch)
     if any(bench.raced.values()):
         return bench.ids(calls[turn % len(calls)]), FORCED_TOKENS
@@ -123,8 +124,8 @@ def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds:
 
 
 def curve_through(amounts: Sequence[float], values: Sequence[float]) -> Curve:
-    """The curve that never falls and is closest to measured points in least squares: more work takes no less time. It is
-    linear between points, constant below the first; beyond the last it has the mean slope over the last half of the
+    """The curve that never falls and is closest to measured points in least squares: more work takes no less time. It
+    is linear between points, constant below the first; beyond the last it has the mean slope over the last half of the
     amounts, since the last two points may be the two sides of a step.
     """
     amounts, where, counts = np.unique(np.asarray(amounts, dtype=float), return_inverse=True, return_counts=True)

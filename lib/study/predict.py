@@ -20,8 +20,8 @@ Logs = Mapping[tuple[str, int], np.ndarray]  # by way and batch size the predict
 
 
 def predict(bench: Bench, recorded: Recorded, ways: Sequence[Way], cost_rows: pd.DataFrame, part: str) -> Logs:
-    """The logarithm of the predicted speed of each call of a part over plain decoding, float64[C] by way and batch size;
-    NaN where every answer is of one token. Writes missing rows of the tables "rounds" and "predictions".
+    """The logarithm of the predicted speed of each call of a part over plain decoding, float64[C] by way and batch
+    size; NaN where every answer is of one token. Writes missing rows of the tables "rounds" and "predictions".
 
     recorded: the text of all prompts. cost_rows: of the table "costs".
     """
@@ -64,12 +64,12 @@ def call_seconds(bench: Bench, costs: Costs, way: Way, rounds: Sequence[Sizes]) 
 
 
 def expected_tokens(alpha: float, length: int) -> float:
-    """Of a round with a chain: (1 - alpha^(length + 1)) / (1 - alpha), where each token is accepted with chance alpha."""
+    """Of a round with a chain: (1 - alpha^(length + 1)) / (1 - alpha), where tokens are accepted with chance alpha."""
     return length + 1 if alpha >= 1 else (1 - alpha ** (length + 1)) / (1 - alpha)
 
 
 def leviathan_speedup(alpha: float, length: int, cost: float) -> float:
-    """Walltime factor of a chain: expected tokens per round over length * cost + 1 (Leviathan et al. 2023, theorem 3.8).
+    """Walltime factor of a chain: expected tokens per round over length * cost + 1 (Leviathan et al. 2023, thm. 3.8).
 
     alpha: the chance that a token is accepted, the same everywhere. cost: seconds of a drafter's step over a target's.
     """

@@ -1,4 +1,4 @@
-"""Ways to draft and plain decoding in turns: the table "timed", and the speeds that follow from it and from predictions.
+"""Ways to draft and plain decoding in turns: the table "timed", and the speeds that follow from it and predictions.
 
 A random part of the units is raced, those at the beginning of the order of the table "prompts". The speed of a way is
 the mean of the predictions over all units, corrected by how far they were off on the raced ones (`stats.two_phase`).
@@ -19,14 +19,14 @@ WARM_TOKENS = 8  # of the untimed call with which each way begins
 
 
 def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = {}) -> None:
-    """Adds the missing rows of the table "timed": the first calls of a part, decoded by these ways and by plain decoding
-    in shuffled turns, as many ways at the same time as the backend allows. logs: the predictions to note beside.
+    """Adds the missing rows of the table "timed": the first calls of a part, decoded by these ways and by plain
+    decoding in shuffled turns, as many ways at the same time as the backend allows. logs: predictions to note beside.
     """
     table, calls = bench.store.open("timed"), bench.calls(part, batch)[: bench.raced[batch]]
     for first in range(0, len(ways), bench.backend.at_once):
         together = [PLAIN_WAY, *ways[first : first + bench.backend.at_once]]
-        missing = [[way for way in together if
-                    (bench.backend.name, batch, way.name, part, bench.prompts.names[rows[0]], first) not in table.keys()]
+        missing = [[way for way in together if (bench.backend.name, batch, way.name, part,
+                                                bench.prompts.names[rows[0]], first) not in table.keys()]
                    for rows in calls]
         if not any(missing):
             continue
@@ -53,8 +53,8 @@ def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:
 
 
 def measured_logs(rows: pd.DataFrame, way: str, base: str = PLAIN, whole: bool = False) -> pd.Series:
-    """By call the log of a way's speed over another's, each beside plain decoding in the same turn, without prefill or of
-    the whole call.
+    """By call the log of a way's speed over another's, each beside plain decoding in the same turn, without prefill or
+    of the whole call.
 
     rows: as of `timed`. Calls whose answers all end at once are left out.
     """

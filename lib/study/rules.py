@@ -142,8 +142,8 @@ def proof_rows(piece: tuple[tuple[str, str], Cases], random: int) -> list[dict]:
 
 def law_tests(store: Store, pair, prompts: PromptSet, settings: Rules) -> None:
     """The table "rules_law": for the first prompts' ends and each lossless rule a test of the first tokens of many
-    continuations, of the `test_top_k` best tokens alone, so that cells are full. The column `visible` holds for a test at
-    LEVEL / tests, the strictest that Holm's procedure demands of these tests together.
+    continuations, of the `test_top_k` best tokens alone, so that cells are full. The column `visible` holds for a test
+    at LEVEL / tests, the strictest that Holm's procedure demands of these tests together.
     """
     table, tested = store.open("rules_law"), [*zip(prompts.names, prompts.ids)][: settings.tested_prompts]
     level = LEVEL / (len(tested) * len(LOSSLESS))

@@ -29,8 +29,8 @@ from lib.study.candidates import static_ways
 
 
 def measure(store: Store, settings) -> tuple[Bench, Recorded, list[Way]]:
-    """Writes the tables prompts and texts for logged texts (see `settings.Speed`). Returns the log at work, its text and
-    the ways to draft that it decides. ValueError for logs or drafters that do not fit.
+    """Writes the tables prompts and texts for logged texts (see `settings.Speed`). Returns the log at work, its text
+    and the ways to draft that it decides. ValueError for logs or drafters that do not fit.
     """
     target_name, *draft_models = dict.fromkeys(name for pair in settings.pairs for name in registry.parts(pair))
     target = load_served(target_name, draft_models, settings.dtype, settings.device)

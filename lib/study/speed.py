@@ -38,8 +38,8 @@ from lib.study.settings import Speed
 
 
 def measure(store: Store, settings: Speed) -> None:
-    """Writes the tables prompts, texts, rounds, costs, predictions, timed, answers, settings and quality, row by row, and
-    recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
+    """Writes the tables prompts, texts, rounds, costs, predictions, timed, answers, settings and quality, row by row,
+    and recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
     """
     if settings.logs or settings.endpoint:
         bench, recorded, ways = served.measure(store, settings)
@@ -143,8 +143,8 @@ def measure_engine(bench: Bench, settings: Speed, spec: str) -> None:
 
 def predict_elsewhere(bench: Bench, settings: Speed, recorded: Recorded, ways: Sequence[Way]) -> list[Bench]:
     """Answers for the backends of a file of costs, by rounds that are replayed here. Drafting that the file lacks is
-    taken to be as large a part of a plain step as here; draft models whose drafting was timed nowhere are left out, with
-    the reason printed, and trees that are larger than all checks of the file.
+    taken to be as large a part of a plain step as here; draft models whose drafting was timed nowhere are left out,
+    with the reason printed, and trees that are larger than all checks of the file.
     """
     here, all_rows, benches = bench.rows_of("costs"), costs_files.read(settings.costs), []
     for name in costs_files.of_backends(all_rows):
@@ -166,8 +166,8 @@ def predict_elsewhere(bench: Bench, settings: Speed, recorded: Recorded, ways: S
 
 
 def write_settings(bench: Bench) -> None:
-    """Adds to the table "settings" what a user of each serving engine sets to draft as recommended, or as the best chain
-    of the recommended drafter, since engines take no static tree that branches; vLLM also by batch size.
+    """Adds to the table "settings" what a user of each serving engine sets to draft as recommended, or as the best
+    chain of the recommended drafter, since engines take no static tree that branches; vLLM also by batch size.
     """
     answers = bench.rows_of("answers")
     winners, chains = (answers[answers["role"] == role].set_index("batch") for role in (RECOMMENDED, CHAIN))
