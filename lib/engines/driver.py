@@ -118,13 +118,12 @@ class Worker(Running):
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
                drafted: int | None = None) -> Decoded:
         """As `Running.decode`."""
-        return Decoded(**self.ask("decode", prompts=[*map(list, prompts)], new_tokens=new_tokens, ends=list(ends),
-                                  drafted=drafted))
+        return Decoded(**self.ask("decode", prompts=prompts, new_tokens=new_tokens, ends=list(ends), drafted=drafted))
 
-    def ask(self, do: str, **request):
-        """The reply of the handler of this name. RuntimeError where it raises, or where the process dies."""
+    def ask(self, handler: str, **arguments):
+        """What a handler returns. RuntimeError where it raises, or where the process dies."""
         try:
-            self._connection.send((do, request))
+            self._connection.send((handler, arguments))
             reply, error = self._connection.recv()
         except (EOFError, ConnectionError):
             end(self.process)
