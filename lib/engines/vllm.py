@@ -7,7 +7,7 @@ What is said of vLLM holds for 0.32, what of suffix decoding for arctic-inferenc
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -169,11 +169,10 @@ def ranges(lengths: Mapping[int, int]) -> list[list[int]]:
     """[first batch, last batch, tokens] in ascending order, both ends inclusive, the first from 1 on: a batch size
     stands for those up to the next one. lengths: draft tokens by batch size, 0 for plain decoding.
     """
-    batches = sorted(lengths)
-    changes = [batch for earlier, batch in pairwise(batches) if lengths[earlier] != lengths[batch]]
-    lasts = [*(batch - 1 for batch in changes), batches[-1]]
-    return [[first, last, lengths[batch]]
-            for first, last, batch in zip([1, *changes], lasts, [batches[0], *changes])]
+    batches = [[*equal] for _, equal in groupby(sorted(lengths), key=lengths.get)]
+    firsts = [1, *(equal[0] for equal in batches[1:])]
+    lasts = [*(first - 1 for first in firsts[1:]), batches[-1][-1]]
+    return [[first, last, lengths[equal[0]]] for first, last, equal in zip(firsts, lasts, batches)]
 
 
 def variables(threads: int) -> dict[str, str]:
