@@ -66,15 +66,12 @@ class Environment:
         if self.is_there:
             say(f"{self.name}: is there, in {self.folder}")
             return
-        say(f"{self.name} ({self.licence}): {self.gigabytes:g} GB in {self.folder}, about {self.minutes:g} minutes on "
-            "two cores")
-        for note in self.notes:
-            say(f"  {note}")
+        say("\n  ".join([f"{self.name} ({self.licence}): {self.gigabytes:g} GB in {self.folder}, about "
+                         f"{self.minutes:g} minutes on two cores", *self.notes]))
         if (free := shutil.disk_usage(HOME.parent).free / 1e9) < self.gigabytes:
             raise RuntimeError(f"{self.name} needs {self.gigabytes:g} GB, {free:.1f} GB are free; make room")
-        if not (self.folder / "bin" / "python").exists():
-            self._run([base, "-m", "venv", str(self.folder)])
-        for step in self.steps:  # pip takes what an earlier, stopped run left
+        self._run([base, "-m", "venv", str(self.folder)])  # it and pip take what an earlier, stopped run left
+        for step in self.steps:
             say(f"  pip {' '.join(step)}")
             self._run([str(self.folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", *step])
         atomic_file.replace(self.folder / DONE, self._recipe.encode())
