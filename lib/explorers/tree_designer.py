@@ -92,8 +92,6 @@ class TreeDesigner:
 
     def add(self, node: int) -> None:
         """Gives a node a child, of the first rank that is free."""
-        if self.tree.budget >= MOST_NODES:
-            raise ValueError(f"the tree has {self.tree.budget} nodes, the most that stay readable: drop some")
         choices = [(), *self.tree.choices()]
         self.take(Tree.from_choices([*choices[1:], (*choices[node], self._free_rank(node))]), node)
 
@@ -102,8 +100,6 @@ class TreeDesigner:
         tree, kept = self.tree, ~self.tree.mask[:, node]
         if node == ROOT:
             raise ValueError("the root is the last committed token, which cannot be pruned: give another node")
-        if kept.sum() == 1:
-            raise ValueError("a draft tree has one node or more: add another one first")
         is_later = (tree.parents == tree.parents[node]) & (tree.rank > tree.rank[node])
         numbers = np.cumsum(kept) - 1  # of the nodes that stay
         parents = [NO_PARENT, *numbers[tree.parents[kept][1:]]]
@@ -144,11 +140,7 @@ class TreeDesigner:
 
     def _start(self) -> None:
         name = self.name.value.strip()
-        sized = name if "@" in name or ":" in name else f"{name}@{self.budget.value}"
-        tree = self._named(sized)
-        if not 1 <= tree.budget <= MOST_NODES:
-            raise ValueError(f"{name!r} has {tree.budget} nodes: give a tree of 1 to {MOST_NODES}")
-        self.take(tree)
+        self.take(self._named(name if "@" in name or ":" in name else f"{name}@{self.budget.value}"))
 
     # ---------------------------------------------------------------------------------------------------------- showing
 
@@ -171,6 +163,8 @@ class TreeDesigner:
 
     def _set(self, history: list[Tree], position: int, selected: int = ROOT) -> None:
         tree, drafter, levels = history[position], self.drafter.value, levels_of(self.judging, self.drafter.value)
+        if not 1 <= tree.budget <= MOST_NODES:
+            raise ValueError(f"the tree would have {tree.budget} nodes: give one of 1 to {MOST_NODES}")
         if tree.max_depth > levels:
             raise ValueError(f"the tree has {tree.max_depth} levels, {drafter!r} was recorded for {levels}: drop the "
                              "deepest nodes")

@@ -98,7 +98,7 @@ def test_the_copied_line_makes_the_tree(designer):
 
 @pytest.mark.parametrize(("act", "says"), [
     (lambda one: setattr(one.name, "value", "kary:9@x"), "kary:9@x"),
-    (lambda one: setattr(one.name, "value", "chain:500"), "500"),
+    (lambda one: setattr(one.name, "value", "chain:500"), "500 nodes: give one of 1 to 64"),
     (lambda one: one.canvas._handle_custom_msg({"command": "prune", "node": 0}, []), "cannot be pruned")])
 def test_what_is_wrong_is_named_and_the_tree_stays(designer, act, says):
     before = designer.tree
