@@ -1,7 +1,7 @@
 """This project's loop as a backend in this process, one per number format: trees, growth rules and batches."""
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Sequence
@@ -43,6 +43,9 @@ class Own:
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> "Decoding":
         """As `Engine.start`."""
+        if way.method == FORCED:
+            excerpts = ExcerptDrafter(self.texts, self.pair.vocabulary, torch.Generator().manual_seed(0))
+            way = replace(way, drafter=excerpts)
         return Decoding(self, way)
 
     def line(self, way: Way) -> str:
@@ -58,11 +61,6 @@ class Own:
     def chains(self) -> bool:
         """Whether the target takes chains alone."""
         return takes_chains(self.pair.target.config)
-
-    @cached_property
-    def excerpts(self) -> ExcerptDrafter:
-        """The drafter of forced rounds."""
-        return ExcerptDrafter(self.texts, self.pair.vocabulary, torch.Generator().manual_seed(0))
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,6 @@ class Decoding(Running):
             drafter, shape = NoDrafter(), ROOT_ALONE
         elif self.way.name == FORCED:
             count = 1 if self.backend.chains else -(-drafted // DEEPEST)
-            drafter = self.backend.excerpts
             shape = named(f"independent:{count}@{drafted}")
         ids, mask = next(loop.in_batches([torch.tensor(prompt) for prompt in prompts], len(prompts)))
         synchronise(pair.target.device)
