@@ -23,6 +23,7 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
     decoding in shuffled turns, as many ways at the same time as the backend allows. logs: predictions to note beside.
     """
     table, calls = bench.store.open("timed"), bench.calls(part, batch)[: bench.raced[batch]]
+    texts = {row.prompt: [*map(int, row.ids.split())] for row in bench.rows_of("texts").itertuples()}
     for first in range(0, len(ways), bench.backend.at_once):
         together = [PLAIN_WAY, *ways[first : first + bench.backend.at_once]]
         missing = [[way for way in together if (bench.backend.name, batch, way.name, part,
@@ -39,11 +40,14 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                 for index in order.permutation(len(due)):
                     way = due[index]
                     decoded = running[way.name].decode(bench.ids(rows), bench.new_tokens, bench.ends)
+                    plain = [texts.get(bench.prompts.names[row]) for row in rows]
+                    parted = sum(text is not None and answer != text[: len(answer)]
+                                 for answer, text in zip(decoded.tokens, plain))
                     predicted = np.exp(logs[way.name, batch][number]) if (way.name, batch) in logs else np.nan
                     table.extend([dict(
                         backend=bench.backend.name, batch=batch, way=way.name, part=part,
                         call=bench.prompts.names[rows[0]], turn=first, tokens=sum(map(len, decoded.tokens)),
-                        seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted)])
+                        seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted, parted=parted)])
 
 
 def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:

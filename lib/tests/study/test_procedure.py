@@ -43,6 +43,7 @@ def test_predictions_are_what_is_raced_and_a_stopped_run_goes_on(pair, tmp_path)
     bench = bench_of(pair, engine, tmp_path)
     answers = measured(bench, pair)
     timed = tables.read(tmp_path, "05_timed")
+    assert not timed["parted"].any()
     for (batch, part), rows in timed.groupby(["batch", "part"]):
         for way in set(rows["way"]) - {PLAIN}:
             predicted = rows[rows["way"] == way].set_index("call")["predicted"]
