@@ -37,10 +37,10 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
             axis.axhline(bound, **REFERENCE)
         if "x" in log:
             axis.set_xscale("log", base=2)
-            _plain_ticks(axis.xaxis, LogLocator(base=2))
+            plain_ticks(axis.xaxis, LogLocator(base=2))
         if "y" in log:
             axis.set_yscale("log")
-            _plain_ticks(axis.yaxis, LogLocator(subs=(1, 2, 5)))
+            plain_ticks(axis.yaxis, LogLocator(subs=(1, 2, 5)))
         axis.set(title=shown(title), xlabel=labels[0])
         axis.tick_params(labelbottom=True)
     for axis in axes[:, 0]:
@@ -65,7 +65,7 @@ def _panels(count: int) -> tuple[Figure, np.ndarray]:
     return figure, axes
 
 
-def _plain_ticks(axis: Axis, locator: Locator) -> None:
+def plain_ticks(axis: Axis, locator: Locator) -> None:
     """Ticks of a logarithmic axis, as numbers without powers."""
     axis.set_major_locator(locator)
     axis.set_minor_locator(NullLocator())
@@ -73,12 +73,12 @@ def _plain_ticks(axis: Axis, locator: Locator) -> None:
 
 
 def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: str, title: str = "",
-             decimals: int = 2, frame_best: bool = False) -> Figure:
+             frame_best: bool = False) -> Figure:
     """A table as numbers on colours from light to dark; frame_best: frames the largest of each column, and ties."""
     table = table.rename(index=shown).astype(float)
     size = 2.2 + 0.68 * table.shape[1] + 0.08 * max(len(str(name)) for name in table.index), 1.3 + 0.36 * len(table)
     figure, axis = plt.subplots(figsize=size, layout="constrained")
-    sns.heatmap(table, annot=True, fmt=f".{decimals}f", cmap="crest", linewidths=1.2, ax=axis,
+    sns.heatmap(table, annot=True, fmt=".2f", cmap="crest", linewidths=1.2, ax=axis,
                 annot_kws={"fontsize": 9}, cbar_kws={"label": value_label})
     if frame_best:
         for row, column in np.argwhere(np.isclose(table, np.nanmax(table, axis=0, keepdims=True))):

@@ -11,8 +11,10 @@ from functools import partial
 from itertools import product
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import torch
+from scipy.optimize import nnls
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -233,3 +235,20 @@ def products(dtype: torch.dtype, device: str) -> Iterator[tuple[int, Call]]:
     if not refusal("onepass", query, key, key):
         mask = torch.ones(rows, 1, dtype=torch.bool)
         yield 4 * dim * heads * rows * keys, partial(tree_attention, query, key, key, mask, keys - 1, backend="onepass")
+
+
+def growth_law(rows: pd.DataFrame) -> pd.DataFrame:
+    """How the time of attention grows: for each dtype ms = fixed_ms + keys (ns_per_key + nodes x ns_per_pair) / 1e6 with
+    batch x (prefix + nodes) keys, by least squares of relative errors without negative terms; its errors, n settings.
+
+    rows: of the table "attention", of one alternative.
+    """
+    laws = []
+    for dtype, part in rows.groupby("dtype", sort=False):
+        keys = part["batch"] * (part["prefix"] + part["draft"]) / 1e6
+        relative = np.stack([np.ones(len(part)), keys, part["draft"] * keys], axis=1) / part[["ms"]].to_numpy()
+        terms, _ = nnls(relative, np.ones(len(part)))
+        errors = np.abs(relative @ terms - 1)
+        laws.append([dtype, *terms, np.median(errors), errors.max(), len(part)])
+    return pd.DataFrame(laws, columns=["dtype", "fixed_ms", "ns_per_key", "ns_per_pair", "median error", "largest error",
+                                       "n"]).set_index("dtype")
