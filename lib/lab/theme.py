@@ -59,6 +59,27 @@ STYLES: Mapping[str, Style] = {
     "deterministic": Style(GREEN, "<"),
     "conservative": Style(PURPLE, ">"),
     "threshold": Style(GREY, "p"),
+    # Drafters, and any tree beside a chain.
+    "tree": Style(VERMILLION, "^"),
+    "model": Style(VERMILLION, "X"),
+    "ngrams": Style(BLUE, "o"),
+    "sam": Style(SKY, "s"),
+    "lookup": Style(GREY, "d"),
+    "eagle3": Style(GREEN, "P"),
+    "dspark": Style(ORANGE, "^"),
+    "dflash": Style(ORANGE, "<", DASHED),
+    "medusa": Style(PURPLE, "D"),
+    "combined": Style(BLACK, "*"),
+    "combined:behind=dspark": Style(BLACK, "h", DASHED),
+    # Decoders.
+    "own:bfloat16": Style(BLUE, "o"),
+    "own:float32": Style(SKY, "s"),
+    "own:int8": Style(VERMILLION, "X"),
+    "own:stored": Style(GREEN, "P"),
+    "vllm": Style(ORANGE, "^"),
+    "llama.cpp": Style(PURPLE, "D"),
+    "openvino": Style(BLACK, "v", DASHED),
+    "transformers": Style(GREY, "d", DASHED),
 }
 # What figures and tables call a family whose name in code says too little.
 NAMES = {"optimal": "Sequoia (static)", "frequent": "frequent paths", "independent:4": "4 independent chains",
