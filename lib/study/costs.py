@@ -21,7 +21,8 @@ from lib.trees.tree import Tree
 
 NODES = (1, 2, 4, 8, 16, 32, 64)  # of forced drafts at first, besides the most
 HALVINGS = 4  # further numbers of nodes, each in the middle of the steepest rise
-FORCED_TOKENS = 24  # of a timed call
+FORCED_TOKENS, LEAST_TOKENS = 24, 6  # of a timed call, and where checks are wide
+MOST_ROWS = 2048  # that a timed call checks, beyond LEAST_TOKENS rounds
 REPEATS = 4  # calls of each point, after one to warm up
 LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
 DRAFTING = f"method not in ['{PLAIN}', '{FORCED}']"  # the rows of what drafting adds to a step
@@ -75,7 +76,7 @@ def _time_checks(bench: Bench, points: Sequence[tuple[int, str, int]], check: Wa
             for index in bench.generator("costs", turn).permutation(len(points)):
                 batch, method, drafted = points[index]
                 num_drafted = drafted if method == FORCED else None
-                decoded = running[method].decode(*_call(bench, batch, turn), drafted=num_drafted)
+                decoded = running[method].decode(*_call(bench, batch, turn, drafted), drafted=num_drafted)
                 steps = decoded.steps if decoded.steps > 0 else max(map(len, decoded.tokens)) - 1
                 seconds = decoded.seconds - decoded.prefill - np.nan_to_num(decoded.drafting)
                 times[points[index]].append(seconds / max(1, steps))
@@ -95,7 +96,7 @@ def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: i
     """Seconds that drafting adds to a step in which the drafter works: as the backend tells, or the rest of a call
     after its checks. The call decodes one prompt in all rows, so that all rows end at the same step.
     """
-    prompts, num_tokens = _call(bench, batch, turn)
+    prompts, num_tokens = _call(bench, batch, turn, way.nodes)
     decoded = running.decode(prompts[:1] * batch, num_tokens)
     if not np.isnan(decoded.drafting):
         return decoded.drafting / max(1, decoded.drafting_steps)
@@ -106,12 +107,15 @@ def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: i
     return (decoded.seconds - decoded.prefill - checks) / max(1.0, steps if way.drafter.traits.reads_text else drafts)
 
 
-def _call(bench: Bench, batch: int, turn: int) -> tuple[list[list[int]], int]:
-    """The choosing prompts of a timed call, and its tokens: fewer, after shortest prompts, where nothing is raced."""
-    calls = bench.calls(CHOOSING, batch)
+def _call(bench: Bench, batch: int, turn: int, nodes: int) -> tuple[list[list[int]], int]:
+    """The choosing prompts of a timed call with so many draft nodes, and its tokens: fewer, after the shortest prompts,
+    where nothing is raced.
+    """
+    calls, num_tokens = bench.calls(CHOOSING, batch), MOST_ROWS // (batch * max(1, nodes))
+    num_tokens = min(FORCED_TOKENS, max(LEAST_TOKENS, num_tokens))
     if any(bench.raced.values()):
-        return bench.ids(calls[turn % len(calls)]), FORCED_TOKENS
-    return bench.ids(min(calls, key=lambda rows: max(map(len, bench.ids(rows))))), FORCED_TOKENS // 3
+        return bench.ids(calls[turn % len(calls)]), num_tokens
+    return bench.ids(min(calls, key=lambda rows: max(map(len, bench.ids(rows))))), num_tokens // 3
 
 
 def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds: Sequence[float]) -> dict[str, object]:
