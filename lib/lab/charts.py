@@ -72,14 +72,12 @@ def plain_ticks(axis: Axis, locator: Locator) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
-def heat_map(table: pd.DataFrame, *, value_label: str, x_label: str, y_label: str, title: str = "",
-             frame_best: bool = False) -> Figure:
+def heat_map(table: pd.DataFrame, *, title: str, x_label: str, y_label: str = "", frame_best: bool = False) -> Figure:
     """A table as numbers on colours from light to dark; frame_best: frames the largest of each column, and ties."""
     table = table.rename(index=shown).astype(float)
     size = 2.2 + 0.68 * table.shape[1] + 0.08 * max(len(str(name)) for name in table.index), 1.3 + 0.36 * len(table)
     figure, axis = plt.subplots(figsize=size, layout="constrained")
-    sns.heatmap(table, annot=True, fmt=".2f", cmap="crest", linewidths=1.2, ax=axis,
-                annot_kws={"fontsize": 9}, cbar_kws={"label": value_label})
+    sns.heatmap(table, annot=True, fmt=".2f", cmap="crest", linewidths=1.2, ax=axis, annot_kws={"fontsize": 9}, cbar=False)
     if frame_best:
         for row, column in np.argwhere(np.isclose(table, np.nanmax(table, axis=0, keepdims=True))):
             axis.add_patch(plt.Rectangle((column, row), 1, 1, fill=False, edgecolor="black", linewidth=2, zorder=5))

@@ -62,6 +62,7 @@ STYLES: Mapping[str, Style] = {
     # Drafters, and any tree beside a chain.
     "tree": Style(VERMILLION, "^"),
     "model": Style(VERMILLION, "X"),
+    "nano": Style(VERMILLION, "X"),
     "ngrams": Style(BLUE, "o"),
     "sam": Style(SKY, "s"),
     "lookup": Style(GREY, "d"),
@@ -69,8 +70,8 @@ STYLES: Mapping[str, Style] = {
     "dspark": Style(ORANGE, "^"),
     "dflash": Style(ORANGE, "<", DASHED),
     "medusa": Style(PURPLE, "D"),
-    "combined": Style(BLACK, "*"),
-    "combined:behind=dspark": Style(BLACK, "h", DASHED),
+    "combined": Style(BLACK, "h"),
+    "combined:behind=dspark": Style(BLACK, "p", DASHED),
     # Decoders.
     "own:bfloat16": Style(BLUE, "o"),
     "own:float32": Style(SKY, "s"),

@@ -64,7 +64,7 @@ def test_lines_show_each_strategy_with_its_interval_and_its_name():
 
 def test_a_heat_map_frames_the_best_of_each_column_ties_too():
     values = pd.DataFrame({1: [0.5, 0.5], 2: [0.7, 0.9]}, index=["chain", "optimal"])
-    axis = charts.heat_map(values, value_label="", x_label="", y_label="", frame_best=True).axes[0]
+    axis = charts.heat_map(values, title="", x_label="", frame_best=True).axes[0]
     assert sorted(patch.get_xy() for patch in axis.patches) == [(0, 0), (0, 1), (1, 1)]
 
 
