@@ -72,6 +72,8 @@ def machine(device: str | torch.device = "cpu") -> dict[str, object]:
     facts = {
         "device": torch.device(device).type,
         "processor": info().get("model name") or platform.processor() or platform.machine(),
+        "version": ", ".join(f"{name} {info()[name]}" for name in ("cpu family", "model", "stepping") if name in info()),
+        "largest_cache_mb": cache_bytes() / 2**20,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),

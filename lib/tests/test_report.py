@@ -135,6 +135,27 @@ def test_each_number_of_the_findings_follows_from_its_table(shown, rounds):
         assert near(printed, np.exp(np.log(ratios).mean())) and int(count) == len(ratios), name
 
 
+def test_the_time_of_attention_grows_as_the_report_says(shown):
+    """Growth, and the law of three terms by least squares of this test's own."""
+    rows = tables.read(REFERENCE, "03_attention").query("not cold and n > 0 and alternative == 'auto'")
+    growth = next(text for text in shown["text"] if text.startswith("Tree attention grows"))
+    for first, last, what, mean, count in re.findall(
+            rf"([\d,]+) to ([\d,]+) (\w+).*?: \*\*({NUMBER})\*\* times as long \(.*?n = (\d+)\)", growth):
+        axis = {"sequences": "batch", "tokens": "prefix", "nodes": "draft"}[what]
+        ends = [rows[rows[axis] == int(end.replace(",", ""))] for end in (first, last)]
+        pairs = ends[0].merge(ends[1], on=list({"dtype", "batch", "prefix", "draft"} - {axis}))
+        assert near(mean, np.exp(np.log(pairs["ms_y"] / pairs["ms_x"]).mean())) and int(count) == len(pairs), axis
+
+    laws = next(table for table in shown["table"] if "ns per key" in table)
+    for dtype, part in rows.groupby("dtype"):
+        *printed, error, _, count = re.findall("<td>(.*?)</td>", laws.partition(f"<th>{dtype}</th>")[2])[:6]
+        keys = (part["batch"] * (part["prefix"] + part["draft"])).to_numpy() / 1e6
+        design = np.stack([np.ones(len(part)), keys, keys * part["draft"]], axis=1) / part[["ms"]].to_numpy()
+        terms = np.linalg.lstsq(design, np.ones(len(part)), rcond=None)[0]
+        assert all(map(near, printed, terms)) and terms.min() >= 0 and int(count) == len(part), dtype
+        assert error == f"{np.median(abs(design @ terms - 1)):.0%}"
+
+
 def test_the_tables_show_rate_and_length_of_every_pair_shape_and_budget(shown):
     rows = tables.read(REFERENCE, "02_rounds")
     rows = rows[(rows["temperature"] == 0) & (rows["drafter"] != "random")]
