@@ -70,7 +70,7 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
     """Writes a notebook with small figures, without widgets' views, and without paths and times of this machine.
 
-    A figure is described (alt text) by the next sentence that its section computes.
+    A figure is described (alt text) by its caption, or by the next sentence that its section computes.
     """
     notebook.metadata.pop("widgets", None)
     notebook.metadata.pop("papermill", None)
@@ -85,7 +85,8 @@ def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
             if PNG in data:
                 data[PNG] = base64.b64encode(with_palette(base64.b64decode(data[PNG]))).decode()
                 output.metadata.setdefault(PNG, {})["alt"] = sentence.translate({42: None, 96: None}) or "figure"
-        sentence = "" if cell.cell_type == "markdown" else sentence  # of another section
+        if cell.cell_type == "markdown":  # of another section
+            sentence = cell.source.partition("\n\n")[0] if cell.source.startswith("**Figure") else ""
     atomic_file.replace(path, nbformat.writes(notebook).encode())
 
 
