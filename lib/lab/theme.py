@@ -62,7 +62,7 @@ STYLES: Mapping[str, Style] = {
     # Drafters, and any tree beside a chain.
     "tree": Style(VERMILLION, "^"),
     "model": Style(VERMILLION, "X"),
-    "nano": Style(VERMILLION, "X"),
+    "model:vocabulary=8192": Style(VERMILLION, "v", DASHED),
     "ngrams": Style(BLUE, "o"),
     "sam": Style(SKY, "s"),
     "lookup": Style(GREY, "d"),
