@@ -159,8 +159,8 @@ def test_a_cut_keeps_the_choices_that_are_no_deeper(tree, depth):
 # ------------------------------------------------------------------------------------- look-up, chains, merging, choice
 
 
-def test_long_matches_cost_no_forward_pass():
-    drafter = CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 3)
+def test_a_match_that_is_just_long_enough_costs_no_forward_pass():
+    drafter = CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 4)
     drafter.start([torch.tensor([1, 2, 3, 4, 5, 1, 2, 3])])
     drafter.commit([[]], [4])
     calls = drafter.calls
