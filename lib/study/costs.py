@@ -96,8 +96,8 @@ def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: i
     """Seconds that drafting adds to a step in which the drafter works: as the backend tells, or the rest of a call
     after its checks. The call decodes one of the shortest prompts in all rows, so that all rows end at the same step.
     """
-    shortest = sorted(bench.ids(bench.rows(CHOOSING)), key=len)
-    decoded = running.decode([shortest[turn % len(shortest)]] * batch, _num_tokens(batch, way.nodes))
+    shortest, (_, num_tokens) = sorted(bench.ids(bench.rows(CHOOSING)), key=len), _call(bench, batch, turn, way.nodes)
+    decoded = running.decode([shortest[turn % len(shortest)]] * batch, num_tokens)
     if not np.isnan(decoded.drafting):
         return decoded.drafting / max(1, decoded.drafting_steps)
     steps = (sum(map(len, decoded.tokens)) - decoded.accepted) / batch - 1
@@ -108,18 +108,13 @@ def _drafting(bench: Bench, running: Running, costs: "Costs", way: Way, batch: i
 
 
 def _call(bench: Bench, batch: int, turn: int, nodes: int) -> tuple[list[list[int]], int]:
-    """The choosing prompts of a timed call of checks, and its tokens: fewer, after the shortest prompts, where nothing
-    is raced.
+    """The choosing prompts of a timed call with so many draft nodes, and its tokens: fewer, after the shortest prompts,
+    where nothing is raced.
     """
-    calls = bench.calls(CHOOSING, batch)
+    calls, num_tokens = bench.calls(CHOOSING, batch), max(LEAST_TOKENS, MOST_ROWS // (batch * max(1, nodes)))
     if any(bench.raced.values()):
-        return bench.ids(calls[turn % len(calls)]), _num_tokens(batch, nodes)
-    return bench.ids(min(calls, key=lambda rows: max(map(len, bench.ids(rows))))), _num_tokens(batch, nodes) // 3
-
-
-def _num_tokens(batch: int, nodes: int) -> int:
-    """Of a timed call with so many draft nodes per prompt."""
-    return min(FORCED_TOKENS, max(LEAST_TOKENS, MOST_ROWS // (batch * max(1, nodes))))
+        return bench.ids(calls[turn % len(calls)]), min(FORCED_TOKENS, num_tokens)
+    return bench.ids(min(calls, key=lambda rows: max(map(len, bench.ids(rows))))), min(FORCED_TOKENS, num_tokens) // 3
 
 
 def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds: Sequence[float]) -> dict[str, object]:

@@ -40,9 +40,8 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                 for index in order.permutation(len(due)):
                     way = due[index]
                     decoded = running[way.name].decode(bench.ids(rows), bench.new_tokens, bench.ends)
-                    plain = [texts.get(bench.prompts.names[row]) for row in rows]
-                    parted = sum(text is not None and answer != text[: len(answer)]
-                                 for answer, text in zip(decoded.tokens, plain))
+                    parted = sum(answer != texts.get(bench.prompts.names[row], answer)[: len(answer)]
+                                 for row, answer in zip(rows, decoded.tokens))
                     predicted = np.exp(logs[way.name, batch][number]) if (way.name, batch) in logs else np.nan
                     table.extend([dict(
                         backend=bench.backend.name, batch=batch, way=way.name, part=part,
