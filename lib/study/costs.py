@@ -32,12 +32,12 @@ Curve = Callable[[np.ndarray | float], np.ndarray]  # seconds over an amount of 
 def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
     """The backend's rows of the table "costs" with missing ones timed: plain steps and checks of up to `most_nodes`
     nodes, then checks in the middle of the steepest rises, where a curve has its steps, then what drafting by these
-    ways adds to a step. Where nothing is raced, every second number of nodes, half of the repeats and short calls do.
+    ways adds to a step. Where nothing is raced, every second number of nodes, a repeat less and short calls do.
     """
     table, check, is_raced = bench.store.open("costs"), forced(most_nodes), any(bench.raced.values())
     nodes, repeats = sorted({*(n for n in NODES if n < most_nodes), most_nodes}), REPEATS
     if not is_raced:
-        nodes, repeats = nodes[::-2], REPEATS // 2
+        nodes, repeats = nodes[::-2], REPEATS - 1
     nodes += [0] * bench.backend.idles
 
     # plain steps and checks
