@@ -15,7 +15,7 @@ import click
 
 from lib.lab import plan as plans
 from lib.lab.plan import RunPlan
-from lib.lab.provenance import HOME, RENDER
+from lib.lab.provenance import HOME, RENDER, read
 from lib.models import packages
 from lib.models.files import PairError
 
@@ -109,6 +109,7 @@ def conclude(home: Path, folder: Path, reference: bool) -> None:
 @click.pass_obj
 def render(home: Path, folder: Path, reference: bool) -> None:
     """Executes the notebooks of a finished run on its tables, without models, and writes its report anew."""
+    read(folder)  # refuses a folder without a run, before what is slow to import
     from lib.lab import runner
 
     os.environ |= {"HF_HUB_OFFLINE": "1", RENDER: "1"}
