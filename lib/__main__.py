@@ -88,7 +88,7 @@ def with_installed_models(plan: RunPlan) -> RunPlan:
 
 
 def conclude(home: Path, folder: Path, reference: bool) -> None:
-    """Writes the pages of a run that has a report, makes it the committed one if asked to, and prints its answer."""
+    """Writes the pages of a run with a report, with `reference` makes it the committed one, and prints its answer."""
     from lib.lab import execute, runner
 
     has_report = (folder / "executed" / f"{plans.REPORT}.ipynb").exists()

@@ -200,7 +200,7 @@ def describe_round(step: Step, plain: float) -> str:
 
 
 def timeline(steps: Sequence[Step], other: Sequence[Step], current: int) -> str:
-    """The rounds over the tokens that they write, as HTML: as wide as a round's tokens, as high as the accepted."""
+    """HTML of a timeline: each round is as wide as its tokens, and as high as its accepted draft tokens."""
     lanes, drawn = {"this setting": steps} | ({"beside it": other} if other else {}), []
     longest = max(lane[-1].written for lane in lanes.values())
     most = max(1, *(len(step.accepted) for lane in lanes.values() for step in lane))

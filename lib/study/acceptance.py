@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from torch import nn
+from torch import float64, nn
 
 from lib.drafters.registry import folders_of
 from lib.engines.log import Log
@@ -50,15 +50,15 @@ def traces_folder(bench: Bench, drafters: Mapping[str, object], settings: Mappin
     mark = provenance.fingerprint(
         files=folders_of(pair.target_name), device=pair.target.device.type, parameters={
             **settings, "dtype": pair.dtype, "drafters": sorted(ranked),
-            "weights": {name: [weight.double().sum().item() for weight in (*model.parameters(), *model.buffers())]
+            "weights": {name: [weight.sum(dtype=float64).item() for weight in (*model.parameters(), *model.buffers())]
                         for name, model in models.items()},
             "prompts": [[name, *ids.tolist()] for name, ids in zip(prompts.names, prompts.ids)]})
     return bench.store.folder / "traces" / f"{pair.target_name}-{mark}".replace("/", "_")
 
 
 def _plain_texts(bench: Bench) -> pd.DataFrame:
-    """The row of the table "texts" of each prompt, decoded alone. After an answer has ended, the engine is asked
-    to continue it, so that the text decides every round. (An engine that ignores ends may write another token there.)
+    """Each prompt's row of the table "texts"; prompts are decoded one by one. After an answer has ended, the engine
+    continues it, so that the text decides every round. (An engine that ignores ends may write another token there.)
     """
     done, source = bench.store.open("texts").keys(), tuple(bench.source.values())
     missing = [row for row, name in enumerate(bench.prompts.names) if (*source, name) not in done]

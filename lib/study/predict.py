@@ -64,7 +64,7 @@ def call_seconds(bench: Bench, costs: Costs, way: Way, rounds: Sequence[Sizes]) 
 
 
 def expected_tokens(alpha: float, length: int) -> float:
-    """Of a round with a chain: (1 - alpha^(length + 1)) / (1 - alpha), where tokens are accepted with chance alpha."""
+    """Tokens per round of a chain, (1 - alpha^(length + 1)) / (1 - alpha), if each is accepted with chance alpha."""
     return length + 1 if alpha >= 1 else (1 - alpha ** (length + 1)) / (1 - alpha)
 
 

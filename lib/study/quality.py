@@ -6,13 +6,12 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from lib.forward.passes import forward_pass
 from lib.lab import stats
-from lib.models.cache import TreeCache
+from lib.replay.recording import teacher_forced
 from lib.replay.simulated import Recorded
 from lib.study.bench import JUDGING, Bench
 
-PROMPTS, TOKENS = 8, 32  # texts that are read, and tokens of each
+PROMPTS, TOKENS = 8, 32  # texts that are read, and tokens of each after its first, the root
 
 
 def measure(bench: Bench, recorded: Recorded, reference: Sequence[Tensor]) -> None:
@@ -33,13 +32,8 @@ def measure(bench: Bench, recorded: Recorded, reference: Sequence[Tensor]) -> No
 
 @torch.inference_mode()
 def log_probabilities(bench: Bench, recorded: Recorded) -> list[Tensor]:
-    """float32[N, V] of the bench's target for the first N tokens recorded after each of the first judging prompts."""
-    target, logs = bench.backend.pair.target, []
-    for row in bench.rows(JUDGING)[:PROMPTS]:
-        tokens = recorded.trace.tokens[row, :TOKENS]
-        tokens = torch.from_numpy(tokens[tokens >= 0]).long()
-        ids = torch.cat([recorded.prompts[row], tokens[:-1]]).to(target.device)
-        outputs = forward_pass(target)(ids[None], torch.arange(len(ids), device=target.device), None, TreeCache(),
-                                       logits_to_keep=len(tokens))
-        logs.append(outputs.logits[0].float().log_softmax(-1).cpu())
-    return logs
+    """[N, V] of the bench's target for the first N tokens after the root of each of the first judging texts."""
+    rows = bench.rows(JUDGING)[:PROMPTS]
+    texts = [tokens[tokens >= 0].tolist() for tokens in recorded.trace.tokens[rows, : 1 + TOKENS]]
+    logits, _ = teacher_forced(bench.backend.pair.target, [recorded.prompts[row] for row in rows], texts)
+    return list(logits.log_softmax(-1).cpu().split([len(text) - 1 for text in texts]))
