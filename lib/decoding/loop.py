@@ -2,6 +2,7 @@
 Plain decoding is the same loop with a tree that is a root alone.
 """
 
+import math
 import time
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +17,7 @@ from lib.decoding.checks import DEEPEST, check, token_set, unpadded
 from lib.decoding.records import Decision, Generation, Hooks, Observer, Round
 from lib.drafters.drafter import ROOT_ALONE, Drafter, FirstBranch, NoDrafter, first_levels, merge
 from lib.forward.passes import AUTO, ForwardPass, forward_pass
-from lib.forward.prefill import prefill
+from lib.forward.prefill import nan_error, prefill
 from lib.models.recurrent import read_in_steps
 from lib.trees import named
 from lib.trees.growth import Growth
@@ -120,7 +121,9 @@ class Decider:
     hooks: Hooks
 
     def decide(self, rows: list[int], written: list[list[int]], drafts: list[Draft], logits: Tensor) -> list[Decision]:
-        """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' new tokens."""
+        """The accepted nodes and bonus token of each row, from logits [B, m, V]; written: the rows' new tokens.
+        FloatingPointError where logits are NaN, which a node's best token, and all its probabilities, then are.
+        """
         if self.hooks.adjust:
             logits = logits.clone()
             for i, (row, draft) in enumerate(zip(rows, drafts)):
@@ -129,10 +132,19 @@ class Decider:
                     contexts.append([*contexts[draft.tree.parents[node]], draft.token_list[node]])
                 logits[i, : draft.tree.size] = self.hooks.adjust(row, contexts, logits[i, : draft.tree.size])
         if self.rule == "greedy":  # the best tokens of all rows reach the host in one transfer
-            return [draft.follow(best.__getitem__) for draft, best in zip(drafts, best_token(logits).tolist())]
+            tokens = best_token(logits)
+            _refuse_nan(logits.gather(-1, tokens[..., None]))
+            return [draft.follow(best.__getitem__) for draft, best in zip(drafts, tokens.tolist())]
         probs = warp(logits, *self.warping)
+        _refuse_nan(probs[..., 0])
         return [verify(self.rule if draft.tree.budget else "naive",  # a root alone is plain decoding for any rule
                        draft, probs[i, : draft.tree.size], self.draws) for i, draft in enumerate(drafts)]
+
+
+def _refuse_nan(values: Tensor) -> None:
+    """FloatingPointError where one of these is NaN, which their sum, a single number, tells in a few microseconds."""
+    if math.isnan(values.sum()):
+        raise FloatingPointError
 
 
 class _Loop:
@@ -158,10 +170,10 @@ class _Loop:
         if not self.limit:
             return
         outputs = prefill(self.forward, prompts, self.drafter.wants_hidden_states)
-        self.cache, self.calls = outputs.cache, 1
+        self.cache = outputs.cache
         # the first roots: the target's next token after each prompt, decided by drafts without draft tokens
         roots_alone = [merge(0, ())] * len(prompts)
-        decisions = self.decider.decide(self.alive, self.written, roots_alone, outputs.logits[:, None])
+        decisions, self.calls = self.decide(roots_alone, outputs.logits[:, None]), 1
         roots = [root for _, root in decisions]
         self.drafter.start(prompts)
         self.drafter.commit([[] for _ in roots], roots, outputs)
@@ -183,7 +195,7 @@ class _Loop:
         drafted = time.perf_counter()
         outputs = self.forward(*stack(drafts, self.forward.device), self.cache,
                                output_hidden_states=self.drafter.wants_hidden_states)
-        decisions = self.decider.decide(self.alive, self.written, drafts, outputs.logits)
+        decisions = self.decide(drafts, outputs.logits)
         # commit
         verified = time.perf_counter()
         self.cache.commit([[ROOT, *accepted] for accepted, _ in decisions])
@@ -198,6 +210,13 @@ class _Loop:
         if self.observe:
             self.observe(self.alive, drafts, decisions)
         self.retire()
+
+    def decide(self, drafts: list[Draft], logits: Tensor) -> list[Decision]:
+        """The decision of each row that still runs. ValueError with the round, counted from 1, where logits are NaN."""
+        try:
+            return self.decider.decide(self.alive, self.written, drafts, logits)
+        except FloatingPointError:
+            raise nan_error(self.forward.model, f"in round {self.calls}") from None
 
     def record(self, row: int, draft: Draft, accepted: list[int], bonus: int, costs: dict[str, float]) -> None:
         """Writes the tokens of a row's round and keeps its record, with the costs of the whole batch."""

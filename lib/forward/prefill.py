@@ -61,10 +61,15 @@ def _read(run: ForwardPass, texts: Sequence[Tensor], hidden_states: bool) -> Pre
     cache.set_lengths(lengths)
     after = torch.cat(logits, dim=1)[torch.arange(len(texts)), column]
     if after.isnan().any():
-        name = run.model.name_or_path or type(run.model).__name__
-        raise ValueError(f"model {name!r} gives NaN after the prompt, so its weights hold NaN or overflow in "
-                         f"{after.dtype}; load other weights, or another dtype")
+        raise nan_error(run.model, "after the prompt")
     return Prefilled(cache, after, tuple(torch.cat(layer, dim=1) for layer in zip(*states)))
+
+
+def nan_error(model, moment: str) -> ValueError:
+    """The error for a model that gives NaN at a moment, such as "in round 3"."""
+    name = model.name_or_path or type(model).__name__
+    return ValueError(f"model {name!r} gives NaN {moment}, so its weights hold NaN or overflow in {model.dtype}; load "
+                      "other weights, or another dtype")
 
 
 def alike(lengths: Sequence[int], least: float = ALIKE) -> list[slice]:

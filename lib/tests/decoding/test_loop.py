@@ -129,7 +129,25 @@ def test_an_end_may_be_written_in_any_way(wrap):
     assert checks.token_set(wrap(5)) == {5} and checks.token_set(None) == checks.token_set(-1) == frozenset()
 
 
+@pytest.mark.parametrize("temperature, shape, number", [(0.0, "chain:0", 7), (0.0, "chain:2", 3), (1.0, "chain:0", 7)])
+def test_nan_in_any_round_ends_the_call_with_its_number(temperature, shape, number):
+    """From position 12 on. Token 0 would be the best one for ever, and the drafter's as well."""
+    model = gpt2()
+    torch.nn.init.constant_(model.transformer.wpe.weight[12], float("nan"))
+    model.name_or_path, drafter = "my/model", LanguageModelDrafter(model) if number == 3 else NoDrafter()
+    with pytest.raises(ValueError, match=f"model 'my/model' gives NaN in round {number}, .* load other weights"):
+        generate(model, drafter, FULL[None, :6], shape=shape, rule="naive" if temperature else "greedy",
+                 temperature=temperature, max_new_tokens=18, generator=torch.Generator())
+
+
 # ------------------------------------------------------------------------------------------------------------- windows
+
+
+def gpt2():
+    """A model with learned positions, 24 of them."""
+    config = GPT2Config(vocab_size=24, n_positions=24, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    torch.manual_seed(0)
+    return GPT2LMHeadModel._from_config(config, attn_implementation="tree", dtype=torch.float64).eval()
 
 
 @pytest.mark.parametrize("length, new", [(24, 0), (24, 1), (18, 7), (6, 19)])
@@ -137,10 +155,7 @@ def test_a_text_may_fill_the_window_to_its_last_position(length, new):
     """The last token is written and not read; trees end where the window does, since a model with learned positions
     fails beyond. One token more is refused.
     """
-    config = GPT2Config(vocab_size=24, n_positions=24, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel._from_config(config, attn_implementation="tree", dtype=torch.float64).eval()
-    prompt = FULL[None, :length]
+    model, prompt = gpt2(), FULL[None, :length]
     expected = prompt if not new else model.generate(prompt, max_new_tokens=new, do_sample=False, eos_token_id=None,
                                                      pad_token_id=0)
     for drafter, shape in ((LanguageModelDrafter(model), "kary:2,3"), (LanguageModelDrafter(model), "dyspec:5@9"),
