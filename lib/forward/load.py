@@ -9,8 +9,10 @@ import torch
 
 from lib.forward.packed import INT8, KINDS, NONE, STORED, pack, quantize_int8
 from lib.forward.passes import KINDS as SERVED
+from lib.forward.passes import forward_pass
+from lib.forward.prefill import nan_error, prefill
 from lib.models import checks, load, registry
-from lib.models.checks import AUTO, DTYPES, PairError, number_format
+from lib.models.checks import AUTO, DTYPES, PairError, first_line, number_format
 from lib.models.load import Format, Pair, ServedModel
 
 Formats = tuple[tuple[torch.dtype, str], tuple[torch.dtype, str]]  # of the activations, and the kind of weights
@@ -39,7 +41,7 @@ def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu") 
     """Pairs as `models.load_pairs` loads them, in any number format; dtype: as for `formats_of`.
 
     A quantised target's text is lossless against that target. PairError also for "stored" weights of a model that is no
-    GGUF file, and for random ones in fewer bits.
+    GGUF file, for random ones in fewer bits, and for models that cannot take a step in their format.
     """
     dtypes, kinds = zip(*formats_of(dtype, device))
     for name in () if isinstance(names, str) else names:
@@ -50,6 +52,8 @@ def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu") 
     for pair in pairs:
         for model, kind in zip(pair.models, kinds):
             quantise(model, kind)
+    for model in dict.fromkeys(model for pair in pairs for model in pair.models):
+        _try(model)
     return [replace(pair, made_by=(load_pair, pair.made_by[1], dtype, device)) for pair in pairs]
 
 
@@ -61,7 +65,21 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, devi
     served = load.load_served(target, drafters, activations, device)
     for model in served.drafters.values():
         _quantise(model, kind)
+        _try(model)
     return served
+
+
+@torch.inference_mode()
+def _try(model) -> None:
+    """PairError where a model cannot read a text and check a draft token after it, or gives NaN."""
+    try:
+        run, tokens = forward_pass(model), torch.arange(2)
+        checked = run(tokens[None].to(run.device), tokens.to(run.device), None, prefill(run, [tokens]).cache)
+        if checked.logits.isnan().any():
+            raise nan_error(model, "in its first round")
+    except Exception as error:  # whatever an architecture raises in a format that it does not know
+        raise PairError(f"{model.name_or_path} cannot be used in {checks.dtype_name(model.dtype)}: "
+                        f"{first_line(error)}; take another dtype or model") from error
 
 
 def _check_kind(source: registry.Source | None, kind: str) -> None:

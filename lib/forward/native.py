@@ -109,7 +109,8 @@ class Angles:
     """Cosines and sines float32[P, d / 2] of a rotary embedding and kind of layers; P doubles as texts grow."""
 
     def __init__(self, rotary: nn.Module, kind: str = ""):
-        self.kinds = [kind] if isinstance(getattr(rotary, "rope_type", None), dict) else []
+        kinds = getattr(rotary, "rope_type", None)  # by layers' kind; tables of a kind that no layer has are not read
+        self.kinds = [kind if kind in kinds else next(iter(kinds))] if isinstance(kinds, dict) else []
         self.rotary, self.tables = rotary, (torch.zeros(0, 0), torch.zeros(0, 0))
 
     def up_to(self, positions: int) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """Number formats, and checks of a pair and of a model's files; errors name the thing, its value and the remedy."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -15,6 +16,11 @@ from lib.trees.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 AUTO = "auto"  # the number format that is fastest on the device
+SCALES = re.compile(r"scale|scales|scale_inv|scale_2|qzeros|zero_point|zeros|absmax|quant_map|quant_state|SCB")
+# Tensors that no model needs: frequencies of positions, causal masks that early checkpoints hold, and modules for
+# several tokens ahead, which `drafters.mtp` reads.
+NEEDLESS = re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.(masked_)?bias$|(^|\.)mtp[^.]*\.")
+AHEAD = re.compile(r"(.*layers\.\d+\.)eh_proj\.")  # of DeepSeek's module, which is a layer after the last
 
 
 def number_format(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> torch.dtype:
@@ -52,6 +58,35 @@ def check_tree(source, config) -> None:
     if reason := can_host_tree(config):
         raise PairError(f"{source} ({config.model_type}) cannot verify a draft in one forward pass: {reason}; choose "
                         "another model, such as a Llama 3, a Gemma, a Qwen or a GPT-2, or let a serving engine decode")
+
+
+def check_weights(source, model, missing: Collection[str], unused: Collection[str]) -> None:
+    """PairError where a model lacks tensors of its files, or these have some that it does not use: missing, unused, as
+    transformers names them.
+    """
+    ahead = tuple(match[1] for match in map(AHEAD.match, unused) if match)
+    unused = sorted(name for name in unused if not NEEDLESS.search(name) and not name.startswith(ahead))
+    if scales := [name for name in unused if SCALES.search(name.rpartition(".")[2])]:
+        raise PairError(f"{source} has weights of fewer bits whose scales are not read here, such as {scales[0]}; take "
+                        "the model in bfloat16, or as a GGUF file")
+    if missing:
+        raise PairError(f"{source} lacks weights for {', '.join(sorted(missing)[:3])}; its files are incomplete or "
+                        "belong to another config.json: fetch both again")
+    if unused:
+        raise PairError(f"{source} has tensors for which {type(model).__name__} of its config.json has no place, such "
+                        f"as {', '.join(unused[:3])} ({len(unused)} in all); without them it would be another model: "
+                        "take the config.json that belongs to the weights, or a model of this class")
+
+
+@torch.no_grad()
+def check_text_model(source, model, text) -> None:
+    """PairError where a model of several modalities and the text model inside it give other logits for a text."""
+    tokens = torch.arange(8, device=model.device)[None] % text.config.vocab_size
+    with errors_of(source):
+        whole, part = (one.eval()(tokens, use_cache=False).logits.float() for one in (model, text))
+    if not (whole - part).norm() <= 0.01 * whole.norm():
+        raise PairError(f"{source} ({model.config.model_type}) reads a text in another way than its text model, "
+                        f"{type(text).__name__}; choose a model of text")
 
 
 @torch.no_grad()
@@ -120,6 +155,9 @@ def errors_of(source) -> Iterator[None]:
             reason = "brings code of its own, which never runs here; choose a model that transformers supports"
         elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
             reason = "does not fit into the free memory; take a smaller dtype, a smaller model or another device"
+        elif isinstance(error, ImportError):
+            reason = (f"needs a package that is not installed here ({first_line(error)}); install it, or take the "
+                      "model in bfloat16 or as a GGUF file")
         elif "ignore_mismatched_sizes" in str(error):
             reason = "has weights of other shapes than its config.json says; fetch or save both again"
         else:

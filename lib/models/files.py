@@ -2,14 +2,37 @@
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 SUFFIX = ".gguf"
 NAME = re.compile(r"(.+?)(-\d{5}-of-(\d{5}))?\.gguf")  # the model's, and the number and count of a shard, from 1
 
+POINTER = b"version https://git-lfs.github.com/spec/"  # begins what Git leaves in a file's place without Git LFS
+
 
 class PairError(ValueError):
     """A pair that cannot be loaded or cannot work: the thing, the reason and the remedy."""
+
+
+def check_files(files: Iterable[Path]) -> None:
+    """PairError for a file that may not be read, or a pointer of Git LFS in a file's place."""
+    for file in sorted(files):
+        if not os.access(file, os.R_OK):
+            raise PairError(f"permission denied: {file} may not be read by this user; change its permissions")
+        if file.is_file() and file.stat().st_size < 1024 and file.read_bytes().startswith(POINTER):
+            raise PairError(f"{file} is a pointer of Git LFS, not the file itself; run `git lfs pull` in {file.parent}")
+
+
+def check_folder(folder: Path) -> None:
+    """PairError as `check_files` for the files of a model's folder, and for an adapter alone."""
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise PairError(f"permission denied: the folder {folder} may not be read by this user; change its permissions")
+    check_files(folder.iterdir())
+    if (folder / "adapter_config.json").exists() and not [
+            file for file in folder.glob("*.safetensors") if not file.name.startswith("adapter_")]:
+        raise PairError(f"{folder} is a PEFT adapter without the model that it changes; merge it into that model first "
+                        "(merge_and_unload of peft), and name the folder of the result")
 
 
 def in_folder(folder: Path) -> Path | None:

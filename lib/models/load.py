@@ -8,8 +8,9 @@ from functools import cache, cached_property
 
 import torch
 from huggingface_hub import is_offline_mode
-from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedConfig,
-                          PreTrainedTokenizerFast)
+from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM,
+                          AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast)
+from transformers.utils import GENERATION_CONFIG_NAME, cached_file
 
 from lib.attention.registration import TREE, register, takes_chains
 from lib.models import checks, registry
@@ -146,10 +147,8 @@ def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUT
     config = PreTrainedConfig(vocab_size=len(tokenizer))  # where that of the target cannot be read here
     with suppress(PairError):
         config = _read(AutoConfig, source)
-    settings = GenerationConfig.from_model_config(config)  # where it has no file of them
-    with suppress(PairError):
-        settings = _read(GenerationConfig, source)
-    return ServedModel(source.name, config, tokenizer, ends_of(settings, tokenizer, source.name), models)
+    ends = ends_of(_generation_settings(source, config), tokenizer, source.name)
+    return ServedModel(source.name, config, tokenizer, ends, models)
 
 
 def check_pairs(names: Sequence[str], is_served: bool = False, fetch: bool = False) -> list[tuple[Source, ...]]:
@@ -182,7 +181,54 @@ def config_of(source: Source):
         remedy = f"give 1 to {MOST_LAYERS} after its @" if source.kind == RANDOM else "fetch it again"
         raise PairError(f"config.json of {source} has num_hidden_layers {layers!r}; {remedy}")
     checks.check_tree(source, config)
+    if config.get_text_config() is not config:
+        with checks.errors_of(source), torch.device("meta"):
+            text_model(source, _loader(config).from_config(config))
+    _generation_settings(source, config)
     return config
+
+
+def _loader(config) -> type:
+    """The class that builds and reads a configuration's model: a language model, or a larger one with one inside."""
+    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForMultimodalLM
+
+
+def text_model(source: Source | str, model):
+    """The language model inside a model of several modalities, over the same modules; a language model itself.
+    PairError where transformers has no such class for it.
+    """
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(model.config.get_text_config())]
+    if isinstance(model, kind):
+        return model
+    decoder, output = model.get_decoder(), model.get_output_embeddings()
+    decoder.config.tie_word_embeddings = output is not None and output.weight is decoder.get_input_embeddings().weight
+    with torch.device("meta"):
+        text = kind(decoder.config)
+    others = {name for name, _ in text.named_children()} - {text.base_model_prefix, "lm_head"}
+    if type(text.base_model) is not type(decoder) or output is None or others:
+        raise PairError(f"{source} ({model.config.model_type}) is a model of several modalities, whose text model "
+                        "cannot be taken out of it here; choose a model of text")
+    setattr(text, text.base_model_prefix, decoder)
+    text.set_output_embeddings(output)
+    text.generation_config, text.name_or_path = model.generation_config, model.name_or_path
+    text.config.name_or_path = model.name_or_path  # where modules for several tokens ahead are looked for
+    return text
+
+
+def _generation_settings(source: Source, config) -> GenerationConfig:
+    """A source's generation settings; those of its configuration where it has no file of them. PairError for a broken
+    file, which transformers would pass over.
+    """
+    keywords = {"revision": source.revision or "main"}
+    with suppress(OSError):  # a hub that cannot be asked
+        if cached_file(source.where, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False, **keywords):
+            with checks.errors_of(f"{GENERATION_CONFIG_NAME} of {source}"):
+                settings = GenerationConfig.from_pretrained(source.where, **keywords)
+                listed = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+                if any(type(token) not in (int, type(None)) for token in listed):
+                    raise ValueError(f"eos_token_id {settings.eos_token_id!r} is no number of a token")
+                return settings
+    return GenerationConfig.from_model_config(config)
 
 
 def _tokenizer(source: Source):
@@ -202,7 +248,9 @@ def _read(kind, source: Source, **keywords):
 
 
 def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
-    """A model that verifies trees. PairError where files lack weights, which transformers would fill at random."""
+    """A model that verifies trees. PairError where files lack weights, which transformers would fill at random, or have
+    others, which it would leave out.
+    """
     register()
     if source.kind == RANDOM:
         with torch.random.fork_rng(), torch.device(device):
@@ -210,11 +258,12 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
             model = AutoModelForCausalLM.from_config(config_of(source), dtype=dtype, attn_implementation=TREE)
         model.name_or_path = str(source)  # an empty one would be taken for the current folder
     else:
-        model, info = _read(AutoModelForCausalLM, source, dtype=dtype, attn_implementation=TREE, use_safetensors=True,
-                            output_loading_info=True)
-        if info["missing_keys"]:
-            raise PairError(f"{source} lacks weights for {', '.join(sorted(info['missing_keys'])[:3])}; its files are "
-                            "incomplete or belong to another config.json: fetch both again")
+        model, info = _read(_loader(_read(AutoConfig, source)), source, dtype=dtype, attn_implementation=TREE,
+                            use_safetensors=True, output_loading_info=True)
+        checks.check_weights(source, model, info["missing_keys"], info["unexpected_keys"])
+        whole, model = model, text_model(source, model)
+        if model is not whole:
+            checks.check_text_model(source, whole, model)
         model.gguf_file = source.gguf  # from which the folder was made; empty without one
     model = model.to(device).eval()
     if takes_chains(model.config):
@@ -227,4 +276,4 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
 def num_parameters(name: Source | str, config) -> int:
     """The number of a model's parameters. PairError where its configuration makes no model here."""
     with checks.errors_of(name), torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config).num_parameters()
+        return _loader(config).from_config(config).num_parameters()

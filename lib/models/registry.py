@@ -76,8 +76,10 @@ def source(text: str) -> Source:
     if file:
         if not file.is_file():
             raise PairError(f"there is no GGUF file {text}; check the path")
+        files.check_files(files.shards(file))
         return Source(GGUF, str(files.shards(file)[0]), files.stem(file), written)
     if path.is_dir():
+        files.check_folder(path)
         return Source(FOLDER, str(path), path.name, written)
     if text.startswith(RANDOM):
         size = SIZES / where.removeprefix(RANDOM)

@@ -79,11 +79,6 @@ def test_greedy_output_is_the_targets_own_for_any_tree_in_any_batch(tree, new, r
     assert speculated(PROMPTS, tree, new, rows) == greedy(PROMPTS, new)
 
 
-def test_no_tokens_are_no_work():
-    done = generate(TARGET, NoDrafter(), PROMPTS[0][None], shape="chain:0", max_new_tokens=0)
-    assert done.new_tokens == [[]] and not done.rounds and not done.target_calls
-
-
 # --------------------------------------------------------------------------------------------------------- limit, ends
 
 
@@ -218,6 +213,8 @@ def test_a_call_counts_its_tokens_and_forward_passes():
     assert {part.acceptance_rate for part in parts} == {done.acceptance_rate}
     none = generate(TARGET, NoDrafter(), ids, attention_mask=mask, shape="chain:0", max_new_tokens=1)
     assert np.isnan([none.acceptance_rate, none.acceptance_length]).all() and none.target_calls == 1
+    nothing = generate(TARGET, NoDrafter(), PROMPTS[0][None], shape="chain:0", max_new_tokens=0)
+    assert nothing.new_tokens == [[]] and not nothing.rounds and not nothing.target_calls
 
 
 # ----------------------------------------------------------------------------------------------------- sampled decoding

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE
-from transformers import (AutoModelForCausalLM, GPT2Config, Llama4TextConfig, LlamaConfig, LlamaForCausalLM,
-                          PreTrainedTokenizerFast, Qwen3Config, T5Config)
+from transformers import (AutoModelForCausalLM, AutoModelForMultimodalLM, CLIPVisionConfig, Gemma3Config,
+                          Gemma3TextConfig, GPT2Config, InstructBlipConfig, Llama4TextConfig, LlamaConfig,
+                          LlamaForCausalLM, LlavaConfig, OPTConfig, PreTrainedTokenizerFast, Qwen3Config,
+                          SiglipVisionConfig, T5Config)
 
-from lib import decoding, models
+from lib import decoding, forward, models
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models import PairError, checks, load, registry
 
@@ -37,7 +40,7 @@ def make_tokenizer(texts=TEXT, size=300, extra=(), names=("<|end|>",)):
 
 def make_folder(path, config, tokenizer, seed=0):
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model = load._loader(config).from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))  # else a random model repeats its last token for ever
@@ -134,14 +137,6 @@ def test_names_stand_for_sources(tmp_path, folders):
     assert models.sources(f"{odd}|{folders['target']}")[0].where == odd
 
 
-@pytest.mark.parametrize("name", models.FAMILY)
-def test_a_shipped_pair_loads_where_its_weights_are(name):
-    pair = load.load_pair(name)
-    text = "def add(a, b):\n    return"
-    assert pair.tokenizer.decode(pair.tokenizer(text)["input_ids"]) == text
-    assert pair.name == name and pair.vocabulary == len(pair.tokenizer)
-
-
 def test_a_published_size_has_its_makers_number_of_parameters_and_the_same_random_weights_each_time():
     with torch.device("meta"):
         counts = {size.name: LlamaForCausalLM(load.config_of(registry.source(f"random:{size.name}"))).num_parameters()
@@ -183,6 +178,9 @@ def test_tokenizers_that_differ(tmp_path, folders, tokenizer):
     assert "chat writes 2 more, such as '<|user|>'" in reason
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
 def as_json(config) -> bytes:
     return config.to_json_string().encode()
 
@@ -192,6 +190,8 @@ def as_json(config) -> bytes:
      r".llama. cannot verify.*indexed_attention.*choose another model"),
     (dict(content=as_json(T5Config(d_model=8))), r".t5. cannot verify.*encoder-decoder"),
     (dict(content=as_json(Llama4TextConfig(**SMALL))), r".llama4_text. cannot verify.*attends in chunks"),
+    (dict(content=as_json(InstructBlipConfig(text_config=OPTConfig(hidden_size=24, num_hidden_layers=1)))),
+     "whose text model cannot be taken out of it here; choose a model of text"),
     (dict(model_type="tomorrow", architectures=["TomorrowLM"]), "does not recognize this architecture"),
     (dict(model_type="mine", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}),
      "brings code of its own, which never runs here"),
@@ -200,14 +200,84 @@ def as_json(config) -> bytes:
     (dict(num_hidden_layers=10**30), f"has num_hidden_layers {10**30}; fetch it again"),
     (dict(intermediate_size=24), "has weights of other shapes than its config.json says"),
     (dict(name="tokenizer.json", content=b"{}"), "cannot be read as a model"),
-    (dict(name="model.safetensors", content=b"version https://git-lfs.github.com/spec/v1\n"), "header too large"),
+    *((dict(name=name, content=POINTER), f"/{name} is a pointer of Git LFS, .*run `git lfs pull` in")
+      for name in ("model.safetensors", "tokenizer.json", "chat_template.jinja")),
+    (dict(name="adapter_config.json", content=b"{}", without="model.safetensors"),
+     "is a PEFT adapter without the model that it changes; merge it"),
+    *((dict(name="generation_config.json", content=content), f" cannot be read .*{reason}")
+      for content, reason in ((b"{", "is not a valid JSON file"), (b"[]", "Error"),
+                              (b'{"eos_token_id": "</s>"}', "eos_token_id '</s>' is no number of a token"))),
+    (dict(quantization_config={"quant_method": "fp8"}), "needs a package that is not installed here .*accelerate"),
     (dict(name="model.safetensors.index.json", content=b"[]", without="model.safetensors"), "cannot be read as a model"),
     (dict(name="pytorch_model.bin", content=b"pickle", without="model.safetensors"), "no file named model.safetensors"),
 ], ids=lambda value: str(value)[:30])
 def test_files_that_make_no_target(tmp_path, folders, changes, reason):
     folder = copied(tmp_path / "odd", folders["none"], **changes)
     (tmp_path / "odd" / "evil.py").write_text("raise SystemExit('ran')")
-    assert re.search(f"{folder} .*{reason}", refusal(f"{folder}|{folders['none']}"))
+    assert re.search(f"{folder}.*{reason}", refusal(f"{folder}|{folders['none']}"))
+
+
+def in_fp8(weights):
+    """Projections in 8 bits, each with the scale of a block of 128 x 128."""
+    projections = {name: weight for name, weight in weights.items() if "proj" in name}
+    scales = {f"{name}_scale_inv": weight.abs().max().view(1, 1) / 448 for name, weight in projections.items()}
+    return weights | scales | {name: (weight / scales[f"{name}_scale_inv"]).to(torch.float8_e4m3fn)
+                               for name, weight in projections.items()}
+
+
+@pytest.mark.parametrize("changed, config, reason", [
+    (in_fp8, {}, "scales are not read here, such as model.layers.0.mlp.down_proj.weight_scale_inv; take the model"),
+    (in_fp8, dict(quantization_config={"quant_method": "modelopt", "quant_algo": "FP8"}), "scales are not read here"),
+    (lambda weights: weights | {"model.layers.0.self_attn.k_proj.k_scale": torch.ones(1)}, {}, "scales are not read"),
+    (lambda weights: weights | {"model.layers.1.self_attn.q_proj.bias": torch.ones(32)}, {}, r"q_proj\.bias \(1 in"),
+    (lambda weights: weights, dict(num_hidden_layers=1), r"such as model\.layers\.1\.input_layernorm.*9 in all"),
+    (lambda weights: weights | {"score.weight": torch.ones(1, 32)}, {}, "LlamaForCausalLM of its config.json has no"),
+    (lambda weights: weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+                                "lm_head.weight": weights["model.embed_tokens.weight"].clone(),
+                                **dict.fromkeys(("model.layers.2.eh_proj.weight", "model.layers.2.norm.weight",
+                                                 "mtp.layers.0.norm.weight"), torch.ones(2))}, {}, ""),
+], ids=["fp8", "modelopt", "scale of a cache", "bias", "layers", "reward", "needless"])
+def test_what_files_hold_is_used_or_refused_by_name(tmp_path, folders, changed, config, reason):
+    folder = copied(tmp_path / "odd", folders["none"], **config)
+    weights = load_file(f"{folder}/model.safetensors")
+    save_file({name: weight.clone() for name, weight in changed(weights).items()}, f"{folder}/model.safetensors")
+    if reason:
+        assert re.search(f"{folder} has .*{reason}", refusal(folder))
+    else:
+        torch.testing.assert_close(*(load.load_pair(name, "float32").target(torch.arange(9)[None]).logits
+                                     for name in (folder, folders["none"])))
+
+
+SEEING = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=14,
+              patch_size=7)
+
+
+@pytest.mark.parametrize("kind", ["gemma3", "llava"])
+def test_the_text_model_of_several_modalities_is_loaded(tmp_path, tokenizer, kind):
+    """Its logits are those of the whole model, whichever way it decodes."""
+    words = dict(SMALL, vocab_size=len(tokenizer))
+    config = LlavaConfig(text_config=LlamaConfig(**words), vision_config=CLIPVisionConfig(**SEEING))
+    if kind == "gemma3":
+        config = Gemma3Config(text_config=Gemma3TextConfig(head_dim=8, **words), mm_tokens_per_image=1,
+                              vision_config=SiglipVisionConfig(**SEEING))
+    folder, tokens = make_folder(tmp_path / "both", config, tokenizer), torch.arange(1, 9)[None]
+    load.check_pairs([folder])
+    pair, whole = forward.load_pair(f"{folder}|{folder}", "float32"), AutoModelForMultimodalLM.from_pretrained(folder)
+    torch.testing.assert_close(pair.target(tokens).logits, whole(tokens).logits)
+    assert type(pair.target).__name__ == {"gemma3": "Gemma3ForCausalLM", "llava": "LlamaForCausalLM"}[kind]
+    expected = whole.generate(tokens, max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=0)
+    done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), tokens, shape="kary:2@6",
+                             max_new_tokens=5)
+    assert torch.equal(done.sequences, expected) and forward.load_pair(folder, "int8").dtype == "int8"
+
+
+def test_a_model_that_cannot_take_a_step_in_its_format_is_refused_where_it_is_loaded(folders, monkeypatch):
+    """As one whose weights were dequantised in another format than its activations have, or one with NaN."""
+    for broken, reason in ((lambda model: model.model.layers[0].mlp.bfloat16(), "cannot be used in float32: .*dtype"),
+                           (lambda model: model.lm_head.weight.data.fill_(float("nan")), "gives NaN after the prompt")):
+        monkeypatch.setattr(forward.load, "_quantise", lambda model, kind: broken(model))
+        with pytest.raises(PairError, match=reason):
+            forward.load_pair(folders["none"], "float32")
 
 
 def test_a_hub_id_is_looked_up_where_the_hub_must_not_be_asked(monkeypatch, folders):
@@ -218,16 +288,13 @@ def test_a_hub_id_is_looked_up_where_the_hub_must_not_be_asked(monkeypatch, fold
     load.check_pairs([f"me/never-fetched|{folders['none']}"])
 
 
-def test_device_and_memory(monkeypatch, folders):
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
+def test_device_and_memory(monkeypatch, folders, error):
     pair = f"{folders['target']}|{folders['none']}"
     assert "device 'warp' with dtype 'float32' cannot be used here" in refusal(pair, device="warp", dtype="float32")
     monkeypatch.setattr(checks, "free_memory", lambda device: 50_000)
     assert "the weights of target in float32 and none in float32 need 0.0 GiB, 0.0 GiB are free on cpu" in refusal(
         pair, dtype="float32")
-
-
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")])
-def test_memory_that_runs_out_while_a_model_loads_is_no_fault_of_its_files(error):
     with pytest.raises(PairError, match="m does not fit into the free memory; take a smaller dtype"):
         with checks.errors_of("m"):
             raise error
