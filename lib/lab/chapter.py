@@ -8,10 +8,11 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib.lab import provenance, tables, theme
+from lib.lab import provenance, stats, tables, theme
 
 
 @dataclass(frozen=True)
@@ -84,22 +85,39 @@ class Chapter:
             print(f"not measured in this run: {', '.join(lacking)}")
         return not lacking
 
-    def save(self, figure: Figure, name: str) -> None:
-        """Keeps a figure as figures/NUMBER_NAME.png and .svg in the run's folder, if the notebook has a run."""
+    def rounds(self, number: str = "", *, looping: bool = False) -> pd.DataFrame:
+        """The table "rounds" with each prompt's kind, turn and part; texts that loop are left out, unless all do."""
+        names = (f"{number or self.number}_{name}" for name in ("texts", "rounds", "prompts"))
+        texts, rounds, prompts = map(self.table, names)
+        rows = rounds.merge(texts.drop(columns=["tokens", "ids"])).merge(prompts.drop(columns="tokens"))
+        return rows if looping or rows["loops"].all() else rows[~rows["loops"]]
+
+    @staticmethod
+    def interval_table(rows: pd.DataFrame, index: str | list[str], columns: str, spec: str = ".2f") -> pd.DataFrame:
+        """Estimates with their intervals: a row for each value of `index` and a column for each of `columns`."""
+        cells = rows.assign(cell=stats.format_estimates(rows, spec))
+        return cells.pivot(index=index, columns=columns, values="cell").rename(index=theme.shown).fillna("–")
+
+    def finish(self, figure: Figure, name: str) -> None:
+        """Shows a figure, and keeps it as figures/NUMBER_NAME.png and .svg in the run's folder, if there is a run."""
         if self._keeps_figures:
             theme.save(figure, self.folder / "figures", f"{self.number}_{name}")
+        plt.show()
 
-    def show(self, name: str) -> None:
-        """Shows a figure that a chapter of the run has kept ("02_depth"), or says that the run has none."""
+    def show(self, name: str, caption: str = "") -> None:
+        """Shows a figure that a chapter of the run has kept ("02_depth") and its caption, or says that it has none."""
         from IPython.display import Image, display
 
         figures = self.folder / "figures"
         if self.folder.resolve() == provenance.HOME / "data" / "results" / "reference" and not figures.exists():
             figures = provenance.HOME / "figures"  # the committed ones
-        if (path := figures / f"{name}.png").exists():
-            display(Image(path))
-        else:
+        if not (path := figures / f"{name}.png").exists():
             print(f"not drawn in this run: {name}")
+            return
+        display(Image(path))
+        for stage in self.record["stages"] if caption else ():
+            if stage.startswith(name[:2]):
+                self.say(f"{caption} ([Chapter {int(name[:2])}](chapters/{stage}.html))")
 
     def say(self, markdown: str) -> None:
         """Shows a sentence in Markdown; an invisible space after each "<" keeps texts of models from being HTML."""

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -70,7 +71,7 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
     """Writes a notebook with small figures, without widgets' views, and without paths and times of this machine.
 
-    A figure is described (alt text) by its caption, or by the next sentence that its section computes.
+    A figure is described (alt text) by the next sentence that its section computes, which in the report is its caption.
     """
     notebook.metadata.pop("widgets", None)
     notebook.metadata.pop("papermill", None)
@@ -84,9 +85,10 @@ def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
             sentence = data.get(MARKDOWN, sentence)
             if PNG in data:
                 data[PNG] = base64.b64encode(with_palette(base64.b64decode(data[PNG]))).decode()
-                output.metadata.setdefault(PNG, {})["alt"] = sentence.translate({42: None, 96: None}) or "figure"
+                plain = re.sub(r"\[(.*?)\]\(\S*?\)", r"\1", sentence).translate({42: None, 96: None})  # without links
+                output.metadata.setdefault(PNG, {})["alt"] = plain or "figure"
         if cell.cell_type == "markdown":  # of another section
-            sentence = cell.source.partition("\n\n")[0] if cell.source.startswith("**Figure") else ""
+            sentence = ""
     atomic_file.replace(path, nbformat.writes(notebook).encode())
 
 
@@ -104,6 +106,8 @@ def pages(executed: Path, target: Path) -> None:
               for name, notebook in read.items()}
     exporter = HTMLExporter(template_name="classic", template_file=str(PAGE), exclude_input_prompt=True,
                             exclude_output_prompt=True)
+    if REPORT in read:
+        fold_code(read[REPORT])
     for name, notebook in read.items():
         path = target / ("report.html" if name == REPORT else f"chapters/{name}.html")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,3 +119,13 @@ def pages(executed: Path, target: Path) -> None:
             "metadata": {"name": titles[name]}, "links": links, "script": script,
             "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()})
         atomic_file.replace(path, body.encode())
+
+
+def fold_code(notebook: nbformat.NotebookNode) -> None:
+    """Moves the code of each section, from one heading "## " to the next, into the section's first code cell."""
+    first = None
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and first:
+            first.source, cell.source = f"{first.source}\n\n{cell.source}", ""
+        elif cell.cell_type == "code" or re.search(r"^## ", cell.source, re.MULTILINE):
+            first = cell if cell.cell_type == "code" else None

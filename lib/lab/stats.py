@@ -134,9 +134,18 @@ def _standard_error(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.sqrt(sum(part.var(-1, ddof=1) / part.shape[-1] for part in parts))
 
 
-def format_estimates(estimates: pd.DataFrame, decimals: int = 2) -> list[str]:
+def speed_ratio(timed: pd.DataFrame, *, whole: bool = False) -> pd.DataFrame:
+    """Raced calls with `log`, of their speed over plain decoding in their turn, after the prefill or of whole calls."""
+    turn, seconds = ["backend", "batch", "part", "call", "turn"], timed["seconds"] - (0 if whole else timed["prefill"])
+    pace = np.log(timed["tokens"] / seconds.where(seconds > 0))
+    plain = timed[turn].assign(plain=pace)[timed["way"] == "plain"]
+    calls = timed.assign(pace=pace).merge(plain, on=turn)
+    return calls.assign(log=calls["pace"] - calls["plain"])
+
+
+def format_estimates(estimates: pd.DataFrame, spec: str = ".2f") -> list[str]:
     """Each row of a table of estimates in the form of `format_estimate`."""
-    return [format_estimate(row, f".{decimals}f") for row in estimates.itertuples()]
+    return [format_estimate(row, spec) for row in estimates.itertuples()]
 
 
 def format_estimate(row, spec: str = ".2f") -> str:

@@ -20,7 +20,7 @@ from lib.lab.stats import Estimate
 from lib.replay.simulated import Recorded
 from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
 from lib.study.predict import Logs, predict
-from lib.study.race import measured_logs, race, speed, timed
+from lib.study.race import race, speed, timed
 
 FILE = "recommendation.json"
 MOST_LINES = 12  # of the recommendation as text
@@ -120,8 +120,9 @@ def _answer(bench: Bench, batch: int, role: str, way: Way | None, estimate: Esti
                high=estimate.high, n=estimate.n, raced=estimate.raced or 0, note=note)
     if way is None:
         return row | dict(way=PLAIN, drafter="none", shape="chain:0", nodes=0, whole=1.0, break_even=0.0, setting="")
+    whole = stats.speed_ratio(calls, whole=True).query("way == @way.name").groupby("call")["log"].mean()
     return row | dict(way=way.name, drafter=way.method, shape=way.shape_name, nodes=way.nodes,
-                      whole=float(np.exp(measured_logs(calls, way.name, whole=True).mean())),
+                      whole=float(np.exp(whole.mean())),
                       break_even=break_even(calls, way.name, batch), setting=bench.backend.line(way))
 
 

@@ -55,20 +55,6 @@ def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:
     return rows[(rows["batch"] == batch) & (rows["part"] == part)]
 
 
-def measured_logs(rows: pd.DataFrame, way: str, base: str = PLAIN, whole: bool = False) -> pd.Series:
-    """By call the log of a way's speed over another's, each beside plain decoding in the same turn, without prefill or
-    of the whole call.
-
-    rows: as of `timed`. Calls whose answers all end at once are left out.
-    """
-    pace = np.log(rows["tokens"] / (rows["seconds"] if whole else rows["seconds"] - rows["prefill"]))
-    by_way = rows.assign(pace=pace[np.isfinite(pace)]).pivot(index=["call", "turn"], columns="way", values="pace")
-    if not {way, base} <= {*by_way}:
-        return pd.Series(dtype=float)
-    over_plain = by_way.sub(by_way[PLAIN], axis=0).groupby("call").mean()
-    return (over_plain[way] - over_plain[base]).dropna()
-
-
 def speed(bench: Bench, logs: Logs, way: str, batch: int, part: str, base: str = PLAIN) -> Estimate:
     """A way's speed over another's on all units of a part: a two-phase estimate; by the raced units alone where replay
     cannot predict one of the two; by the predictions alone where nothing was raced.
@@ -76,7 +62,8 @@ def speed(bench: Bench, logs: Logs, way: str, batch: int, part: str, base: str =
     names = [bench.prompts.names[call[0]] for call in bench.calls(part, batch)]
     logs = {(PLAIN, batch): np.zeros(len(names)), **logs}
     predicted = pd.Series(logs.get((way, batch), np.nan) - logs.get((base, batch), np.nan), index=names)
-    measured = measured_logs(timed(bench, batch, part), way, base)
+    by_call = stats.speed_ratio(timed(bench, batch, part)).pivot_table(index="call", columns="way", values="log")
+    measured = by_call.reindex(columns=[base, way]).diff(axis=1)[way].dropna()
     if predicted.isna().all():
         predicted = pd.Series(0.0, index=measured.index)
     measured = measured[measured.index.isin(predicted.dropna().index)]

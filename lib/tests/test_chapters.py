@@ -22,7 +22,7 @@ REFERENCE = provenance.HOME / "data" / "results" / "reference"
 NOTEBOOKS = provenance.HOME / "notebooks"
 CHAPTERS = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
 each_chapter = pytest.mark.parametrize("notebook", CHAPTERS, ids=lambda path: path.stem)
-USED = re.compile(r"chapter\.(table|has)\(([^)]*)\)")
+HAS = re.compile(r"chapter\.has\(([^)]*)\)")
 LONGEST = 15  # lines of a cell
 
 
@@ -62,8 +62,7 @@ def target_alone(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[kinds.isin(["", "none", "plain", "lookup", "sam", "ngrams"])]
 
 
-CUTS = {"whole": first_of(), "one of each": first_of("target", "drafter", "batch"),
-        "a target alone": target_alone, "no optional table": first_of()}
+CUTS = {"whole": first_of(), "one of each": first_of("target", "drafter", "batch"), "a target alone": target_alone}
 
 
 def draw(notebook, frames: dict[str, pd.DataFrame], folder, **parameters) -> dict[str, object]:
@@ -91,24 +90,14 @@ def rendering(monkeypatch):
     monkeypatch.chdir(NOTEBOOKS)
 
 
-def tables_of(notebook, whole: dict[str, pd.DataFrame]) -> tuple[set[str], set[str]]:
-    """The tables that a notebook draws from, and those that it can do without; skips where the committed run has none."""
-    used: dict[str, set[str]] = {"table": set(), "has": set()}
-    for word, names in USED.findall("\n".join(code_of(notebook))):
-        used[word] |= {name if name[:2].isdigit() else f"{notebook.stem[:2]}_{name}" for name in re.findall(r'"(\w+)"', names)}
-    if missing := used["table"] - used["has"] - whole.keys():
-        pytest.skip(f"the committed run is of a version without {', '.join(sorted(missing))}")
-    return used["table"] | used["has"], used["has"]
-
-
 @pytest.mark.parametrize("cut", CUTS)
 @each_chapter
 def test_a_chapter_draws_from_whatever_a_run_has(notebook, cut, whole, tmp_path, rendering, monkeypatch):
-    names, optional = tables_of(notebook, whole)
-    drawn = names - optional if cut == "no optional table" else names
+    optional = {name if name[:2].isdigit() else f"{notebook.stem[:2]}_{name}" for names in HAS.findall("".join(
+        code_of(notebook))) for name in re.findall(r'"(\w+)"', names)}
     monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", lambda *_, **__: pytest.fail("loads a model"))
-    monkeypatch.setattr(Chapter, "save", lambda chapter, figure, name: figure.canvas.draw() if cut == "whole" else None)
-    frames = {name: CUTS[cut](whole[name]) for name in drawn & whole.keys()}
+    monkeypatch.setattr(Chapter, "finish", lambda _, figure, name: cut == "whole" and figure.canvas.draw())
+    frames = {name: CUTS[cut](rows) for name, rows in whole.items() if name not in optional or cut != "a target alone"}
     if cut == "one of each":  # of the prompts, one that has rounds
         judged = {rows["prompt"].iloc[0] for name, rows in frames.items() if name.endswith("_rounds")}
         frames = {name: rows[rows["prompt"].isin(judged)] if judged and "prompt" in rows else rows
@@ -119,8 +108,7 @@ def test_a_chapter_draws_from_whatever_a_run_has(notebook, cut, whole, tmp_path,
 @pytest.mark.parametrize("notebook", [path for path in CHAPTERS if "interactive =" in "".join(code_of(path))],
                          ids=lambda path: path.stem)
 def test_a_chapter_ends_with_its_explorer(notebook, whole, tmp_path, rendering, monkeypatch):
-    tables_of(notebook, whole)
-    monkeypatch.setattr(Chapter, "save", lambda *_: None)
+    monkeypatch.setattr(Chapter, "finish", lambda *_: None)
     pairs = ["base/tiny"] if notebook.stem == "02_acceptance" else None  # whose explorer decodes
     frames = {name: first_of("target")(rows).assign(target="base") if pairs and "target" in rows else rows
               for name, rows in whole.items()}

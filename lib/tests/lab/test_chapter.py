@@ -42,7 +42,7 @@ def test_a_chapter_measures_once_reads_its_tables_and_calls_nothing_while_it_is_
     chapter.measure("study", settings(9))
     assert calls == [3, 2, 2] and chapter.has("plain") and len(chapter.table("plain")) == 2
     figure, _ = plt.subplots()
-    chapter.save(figure, "one")
+    chapter.finish(figure, "one")
     assert (tmp_path / "figures" / "02_one.png").exists() and (tmp_path / "figures" / "02_one.svg").exists()
     assert not Chapter("", "02").has("plain"), "a notebook without a run keeps nothing"
 
@@ -75,7 +75,7 @@ def test_texts_of_others_are_shown_and_never_run(tmp_path, monkeypatch):
     axis.plot([0, 1], label=HOSTILE)
     axis.set(title=HOSTILE, xlabel=HOSTILE)
     axis.legend()
-    chapter.save(figure, "hostile")
+    chapter.finish(figure, "hostile")
     svg = ElementTree.fromstring((tmp_path / "figures" / "09_hostile.svg").read_text(encoding="utf-8"))
     assert not [tag for tag in svg.iter() if tag.tag.endswith("}script")]
     table = pd.DataFrame({HOSTILE: [HOSTILE]}, index=[HOSTILE])._repr_html_()
