@@ -75,6 +75,13 @@ def said(sentence: str, text: str) -> list[tuple[str, ...]]:
     return found
 
 
+def chapter_text(number: str) -> str:
+    """The sentences that an executed chapter of the committed run has computed."""
+    (path,) = (NOTEBOOKS / "executed").glob(f"{number}_*.ipynb")
+    outputs = [output.get("data", {}) for cell in cells_of(path) for output in cell.get("outputs", [])]
+    return "\n".join(data["text/markdown"] for data in outputs if "text/markdown" in data)
+
+
 def test_the_report_is_short(shown):
     prose = re.sub(r"```.*?```|## 9 References.*?(?=## 10)", "", "\n".join(PROSE + shown["text"]), flags=re.DOTALL)
     words = re.sub(r"\]\(\S+?\)", "]", TABLE_ROW.sub("", prose)).split()
@@ -191,6 +198,71 @@ def test_the_tables_show_rate_and_length_of_every_pair_shape_and_budget(shown, r
     assert published.count("<tr") == len(pd.read_csv(HOME / "data" / "published.csv")) + 1
     accepted, drafted, count = rounds[rounds["shape"] == "chain:3"][["accepted", "drafted", "rounds"]].sum()
     assert f"chain:3: rate {accepted / drafted:.2f}; τ {1 + accepted / count:.2f}; " in published
+
+
+def test_costs_predictions_races_and_drafters_follow_from_their_tables(shown):
+    answers, costs, timed, prompts, texts, rounds = (tables.read(REFERENCE, f"05_{name}") for name in (
+        "answers", "costs", "timed", "prompts", "texts", "rounds"))
+    report, chapter, reference = "\n".join(shown["text"]), chapter_text("05"), answers["backend"].iloc[0]
+    of_step = costs.set_index(["backend", "batch", "method", "nodes"])["ms"].sort_index()
+    for backend, batch, flat, ms, _, most, last in said(
+            "{}, batch {}: up to {} draft tokens cost at most 10 % more than a plain step ({} ms); the steepest rise "
+            "ends at {} tokens; {} cost {} steps", chapter):
+        (plain,), checks = (of_step[backend, int(batch), method] for method in ("plain", "forced"))
+        assert near(ms, plain) and int(most) == checks.index.max() and near(last, checks.iloc[-1] / plain)
+        assert int(flat) == max(checks.index[checks <= 1.1 * plain], default=0)
+
+    choosing = prompts.loc[prompts["part"] == "choosing", ["prompt"]]
+    chosen = rounds.merge(texts.query("not loops")[["backend", "prompt"]]).merge(choosing)
+    sums = chosen.query("backend == @reference and shape == 'chain:4'").groupby("drafter")[["accepted", "rounds"]].sum()
+    both = costs.query("backend == @reference and batch == 1 and shape == 'chain:4'").merge(
+        (sums["accepted"] / sums["rounds"]).rename("length"), left_on="method", right_index=True)
+    listed = chapter.partition("On the line: ")[2].partition(" (n")[0].replace("`", "").split(", ")
+    assert {*listed} == {row.method for row in both.itertuples()
+                         if not ((both["ms"] <= row.ms) & (both["length"] > row.length)).any()}
+
+    turn, logs = ["backend", "batch", "part", "call", "turn"], {}
+    for spent, seconds in {"whole": timed["seconds"], "after": timed["seconds"] - timed["prefill"]}.items():
+        pace = timed.assign(pace=np.log(timed["tokens"] / seconds.where(seconds > 0)))
+        pace = pace.pivot(index=turn, columns="way", values="pace")
+        logs[spent] = pace.sub(pace["plain"], axis=0).stack().xs("judging", level="part")
+    foreseen = np.log(timed.set_index([*turn, "way"])["predicted"].dropna()).xs("judging", level="part")
+    errors = 100 * np.expm1((foreseen - logs["after"]).groupby(["backend", "batch", "way"]).mean())
+    (off, count, signed), = said("predictions are off by {}% (median of absolute errors, n = {} raced ways of all "
+                                 "decoders); the signed median is {}%", report)
+    assert near(off, errors.abs().median()) and int(count) == errors.count() and near(signed, errors.median())
+    whole = logs["whole"].groupby(["backend", "batch", "way"]).mean()
+    winners = answers.query("backend == @reference and role == 'recommended'").set_index("batch")["way"]
+    for speed, batch in re.findall(r"([\d.]+) times as fast at batch (\d+)", report):
+        assert near(speed, np.exp(whole[reference, int(batch), winners[int(batch)]])), batch
+
+
+def test_rules_follow_from_their_tables():
+    exact, proof = (tables.read(REFERENCE, f"04_rules_{name}") for name in ("exact", "proof"))
+    text = chapter_text("04")
+    is_lossy = proof["rule"].isin(["typical", "stochastic", "deterministic", "conservative", "threshold"])
+    worst = proof.groupby([is_lossy, "rule", "proposal"])["worst"].max()
+    (largest, *ends), = said("lossless rule is {}, which is rounding; lossy ones are wrong by {} to {} at worst", text)
+    assert f"{worst[False].max():.0e}" == largest and all(map(near, ends, (worst[True].min(), worst[True].max())))
+
+    exact["is_chain"], settings = exact["shape"].str.startswith("chain"), PARAMETERS["04_rules"]
+    compared = exact[exact["agreement"].isin(settings["agreements"])]
+    tokens = 1 + compared.pivot_table(index=["is_chain", "shape", "agreement", "temperature"],
+                                      columns=["rule", "proposal"], values="accepted")
+    more = 100 * (tokens.div(tokens["multi_step", "iid"], axis=0) - 1)
+    ends, = said("Without replacement a round yields {} % to {} % more tokens", text)
+    without = more["without_replacement", "without_replacement"].dropna()[False]
+    assert all(map(near, ends, (without.min(), without.max())))
+    (length, most), = said("On chains of {} tokens deciding by path adds up to {} % tokens per round", text)
+    assert near(most, more["block", "iid"].xs(f"chain:{length}", level="shape").max())
+
+    shapes = [settings["exact_shapes"][0], settings["exact_shapes"][-1]]
+    rows = exact[(exact["agreement"] == settings["agreement"]) & exact["shape"].isin(shapes)]
+    means = rows.query("proposal == 'without_replacement'").groupby("rule")[["accepted", "distance"]].mean()
+    listed = text.partition("all temperatures): ")[2].partition(".\n")[0]
+    for rule, percent, wrong in said("{} {}%, wrong by {};", f"{listed};"):
+        assert near(percent, 100 * (means.loc[rule, "accepted"] / means.loc["traversal", "accepted"] - 1)), rule
+        assert near(wrong, means.loc[rule, "distance"]), rule
 
 
 def test_links_lead_somewhere(shown):
