@@ -67,6 +67,7 @@ def tree_speculation(drafter, shape: str | Tree = "chain:4", rule: str = "naive"
         # the text
         sampled = generation_config.do_sample
         processors = [_of_row(logits_processor, row) for row in range(len(input_ids))]
+        _refuse_states(processors[0], input_ids[:1], model.get_output_embeddings().out_features)
         with using_attention(model, TREE):
             done = generate(
                 model, drafter, input_ids, attention_mask=model_kwargs.get("attention_mask"), shape=shape,
@@ -114,6 +115,25 @@ def _of_row(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
         if isinstance(lengths := getattr(processor, "prompt_ignore_length", None), Tensor):
             processor.prompt_ignore_length = int(lengths[row])
     return of_row
+
+
+def _refuse_states(processors: LogitsProcessorList, text: Tensor, vocabulary: int) -> None:
+    """ValueError with the name of the first processor that gives other scores when it is called again: with a text
+    int64[1, T], with two tokens after it of those that it allows, and once more. The nodes of a tree are such calls.
+    """
+    scores = torch.randn(1, vocabulary, generator=torch.Generator().manual_seed(0)).to(text.device)
+    for processor in processors:
+        try:
+            first = processor(text, scores.clone())
+            after = [torch.cat([text, token.view(1, 1)], dim=1) for token in first[0].topk(2).indices]
+            once, again = ([processor(ids, scores.clone()) for ids in texts] for texts in (after, [text, *after]))
+            is_repeated = all(torch.allclose(*pair, equal_nan=True) for pair in zip([first, *once], again))
+            reason = "" if is_repeated else "it keeps a state between calls, and gives the same text other scores"
+        except Exception as error:  # whatever one raises for a text that does not go on where the last one ended
+            reason = f"it fails when a text is not the last one with a token more ({type(error).__name__}: {error})"
+        if reason:
+            raise ValueError(f"tree_speculation cannot honour {type(processor).__name__}: {reason}; leave it out, or "
+                             "use plain generate")
 
 
 def _refuse(model, config, processors: LogitsProcessorList, keywords: dict) -> None:

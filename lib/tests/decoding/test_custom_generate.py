@@ -10,6 +10,7 @@ import transformers
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache, EosTokenCriteria, MaxLengthCriteria, StoppingCriteria, StopStringCriteria
 
+from lib.attention.registration import using_attention
 from lib.decoding.custom_generate import tree_speculation
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.models import SHIPPED
@@ -18,6 +19,7 @@ from lib.tests import small_models
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
 PROMPTS = small_models.prompts(2, (3, 11, 6))
+TOKENIZER = transformers.AutoTokenizer.from_pretrained(SHIPPED / "tiny")
 SPECULATION = tree_speculation(LanguageModelDrafter(DRAFTER), "kary:2@6")
 
 
@@ -43,49 +45,39 @@ class AfterSeven(StoppingCriteria):
 @pytest.mark.parametrize("settings", [
     {},
     {"repetition_penalty": 1.3},
-    {"no_repeat_ngram_size": 2},
     {"min_new_tokens": 9, "eos_token_id": [3, 5, 7]},
     {"repetition_penalty": 1.2, "bad_words_ids": [[4], [5, 6]], "suppress_tokens": [8]},
-    {"max_new_tokens": 1},
     {"max_length": 20, "max_new_tokens": None},
     # a criterion may end a row inside a draft; one of length or end takes the place of the configuration's
     {"stopping_criteria": [AfterSeven()], "eos_token_id": 23},
     *({"stopping_criteria": [MaxLengthCriteria(max_length=length)]} for length in (16, 30, 4)),
     {"stopping_criteria": [EosTokenCriteria([3, 5, 7, 9, 11])]},
     {"stopping_criteria": [EosTokenCriteria(torch.tensor(5))], "eos_token_id": [3, 7]},
+    *({"stopping_criteria": [StopStringCriteria(TOKENIZER, [TOKENIZER.decode(token)])], "eos_token_id": 1}
+      for token in (3, 7, 9, 15)),
 ])
 def test_greedy_is_the_models_own(settings):
     ours, theirs = both(batch(), **settings)
     assert torch.equal(ours, theirs)
 
 
-def test_a_model_with_another_attention_has_it_again_afterwards():
-    TARGET.set_attn_implementation("sdpa")
-    try:
-        ours, theirs = both(batch(), return_dict_in_generate=True)
-        assert torch.equal(ours.sequences, theirs.sequences) and TARGET.config._attn_implementation == "sdpa"
-    finally:
-        TARGET.set_attn_implementation("tree")
-
-
-class Collecting:
-    """A streamer that keeps its tokens."""
-
-    def __init__(self):
-        self.tokens, self.ended = [], False
+class Collecting(list):
+    """A streamer that keeps its tokens, and that it has ended."""
 
     def put(self, tokens):
-        self.tokens += tokens.flatten().tolist()
+        self.extend(tokens.flatten().tolist())
 
     def end(self):
-        self.ended = True
+        self.append("end")
 
 
-def test_a_streamer_gets_the_prompt_and_every_token_once_and_in_order():
-    ours, theirs = Collecting(), Collecting()
-    for stream, custom in ((ours, SPECULATION), (theirs, None)):
-        output = TARGET.generate(**batch(PROMPTS[:1]), max_new_tokens=12, streamer=stream, custom_generate=custom)
-    assert ours.tokens == theirs.tokens == output[0].tolist() and ours.ended
+def test_a_streamer_gets_every_token_once_and_in_order_and_a_model_has_its_attention_again():
+    with using_attention(TARGET, "sdpa"):
+        for stream, custom in ((ours := Collecting(), SPECULATION), (theirs := Collecting(), None)):
+            output = TARGET.generate(**batch(PROMPTS[:1]), max_new_tokens=12, streamer=stream, custom_generate=custom,
+                                     return_dict_in_generate=True)
+        assert TARGET.config._attn_implementation == "sdpa"
+    assert ours == theirs == [*output.sequences[0].tolist(), "end"]
 
 
 def test_sampling_follows_the_seed_and_the_processors():
@@ -99,25 +91,21 @@ def test_sampling_follows_the_seed_and_the_processors():
     assert torch.equal(*runs) and len(runs[0]) == 6 and not torch.equal(runs[0][0], runs[0][1])
 
 
-def test_the_law_of_a_sampled_token_is_the_processed_one():
-    """Second token of a prompt, whose law depends on the first through the repetition penalty: counted."""
-    inputs = {"input_ids": PROMPTS[0][None].expand(600, -1), "pad_token_id": 0}
-    torch.manual_seed(0)
-    counts = [torch.bincount(sampled[:, -2] * 24 + sampled[:, -1], minlength=576) / len(sampled)
-              for sampled in both(inputs, max_new_tokens=2, do_sample=True, top_k=3, repetition_penalty=1.5)]
-    assert 0.5 * (counts[0] - counts[1]).abs().sum() < 0.12
+def matcher(is_strict):
+    """A processor that allows token 3, then 4, then 3, ..., call by call; a strict one knows the last text alone."""
+    lengths = []
 
+    def allow(input_ids, scores):
+        assert not is_strict or not lengths or lengths[-1] == input_ids.shape[1] - 1, "a token was left out"
+        lengths.append(input_ids.shape[1])
+        return scores if is_strict else scores.index_fill(1, torch.tensor(3 + len(lengths) % 2), 9.0)
 
-def test_stop_strings_come_as_a_criterion():
-    """A text ends after the token that completes its string, wherever in a draft that is."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(SHIPPED / "tiny")
-    for token in TARGET.generate(PROMPTS[1][None], max_new_tokens=9, do_sample=False, eos_token_id=None)[0, 13:]:
-        criteria = [StopStringCriteria(tokenizer, [tokenizer.decode(token)])]
-        ours, theirs = both(batch(PROMPTS[1:2]), stopping_criteria=criteria)
-        assert torch.equal(ours, theirs) and ours.shape[1] < 11 + 16
+    return allow
 
 
 @pytest.mark.parametrize("settings, message", [
+    ({"logits_processor": [matcher(is_strict=False)]}, "function: it keeps a state between calls"),
+    ({"logits_processor": [matcher(is_strict=True)]}, "function: it fails when .*AssertionError: a token was left out"),
     ({"num_beams": 2}, "num_beams: beam search"),
     ({"output_scores": True, "return_dict_in_generate": True}, "output_scores"),
     ({"prefix_allowed_tokens_fn": lambda row, ids: [1, 2]}, "PrefixConstrainedLogitsProcessor"),

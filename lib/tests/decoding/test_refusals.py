@@ -22,7 +22,6 @@ USUAL = dict(shape="chain:2", max_new_tokens=4)
     (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), r"input_ids is torch.int64 \(1, 0\)"),
     (dict(input_ids=torch.zeros(0, 4, dtype=torch.long)), "one prompt of at least a token per row"),
     (dict(input_ids=[[1, 2]]), "input_ids is a list"),
-    (dict(input_ids=torch.tensor([1, 2])), r"input_ids is torch.int64 \(2,\)"),
     (dict(input_ids=torch.tensor([[1.0, 2.0]])), "input_ids is torch.float32"),
     (dict(input_ids=torch.tensor([[1, 24]])), "prompt 0 has token 24, the target knows 0 to 23"),
     (dict(input_ids=torch.tensor([[1], [-1]])), "prompt 1 has token -1"),
@@ -30,11 +29,8 @@ USUAL = dict(shape="chain:2", max_new_tokens=4)
     (dict(attention_mask=torch.ones(1, 2)), r"attention_mask is torch.float32 \(1, 2\); give one entry"),
     (dict(attention_mask=[[1, 1]]), "attention_mask is a list"),
     (dict(max_new_tokens=-1), "max_new_tokens is -1"),
-    (dict(max_new_tokens=2.5), "max_new_tokens is 2.5"),
-    (dict(max_new_tokens=None), "max_new_tokens is None"),
     (dict(max_new_tokens=300), "the model's window has 256; shorten the prompt"),
     (dict(shape="kary"), "'kary' cannot be read"),
-    (dict(shape=None), "shape is None"),
     (dict(rule="naive"), "greedy goes with temperature 0"),
     (dict(rule="best"), "rule is 'best'; choose one of greedy"),
     (dict(rule="naive", temperature=0.5), "generator is None"),
@@ -42,7 +38,6 @@ USUAL = dict(shape="chain:2", max_new_tokens=4)
     (dict(rule="naive", temperature=float("nan"), generator=torch.Generator()), "temperature is nan"),
     (dict(temperature="hot"), "temperature is 'hot'; give 0"),
     (dict(eos_token_id="</s>"), "eos_token_id is '</s>'"),
-    (dict(eos_token_id=[1, 2.5]), "eos_token_id is"),
     (dict(target="base"), "target is 'base'; give a model"),
     (dict(target=OTHER), "LlamaForCausalLM has attention 'sdpa'.*hosting_trees"),
     (dict(drafter=LanguageModelDrafter(OTHER)), "LlamaForCausalLM has attention 'sdpa'.*hosting_trees"),
@@ -75,10 +70,5 @@ def test_a_padded_batch_without_a_mask_is_refused(pad, eos, padding, left):
         texts_of(ids, pad, eos)
     for mask, alone in ((torch.tensor(ids) != padding, rows), (torch.ones(3, 4), ids)):
         assert texts_of(ids, pad, eos, attention_mask=mask) == [texts_of([row], pad, eos)[0] for row in alone]
-
-
-@pytest.mark.parametrize("rows", [[[5, 3, 4], [5, 6, 8]], [[3, 5, 4], [3, 4, 6]], [[3, 4], [6, 8]]],
-                         ids=["all begin so", "inside", "none"])
-def test_a_batch_of_text_needs_no_mask(rows):
-    """Where all rows begin with the token it is a first token, and inside a text it is text."""
-    assert texts_of(rows, 5, 5) == greedy(torch.tensor(rows), 4)
+    for text in ([[5, 3, 4], [5, 6, 8]], [[3, 5, 4], [3, 4, 6]]):  # where all begin so, or inside, it is text
+        assert texts_of(text, 5, 5) == greedy(torch.tensor(text), 4)
