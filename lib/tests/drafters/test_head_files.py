@@ -1,6 +1,7 @@
 """Folders of heads in their authors' layouts: they draft as the layout defines it; broken ones are refused by name."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -83,16 +84,30 @@ def drafted(kind, folder, text, shape="chain:8"):
     return draft.token_list
 
 
+NO_MARKOV = {name: tensor for name, tensor in DSPARK.items() if not name.startswith("markov_head")}
+
+
 @torch.no_grad()
-@pytest.mark.parametrize("kind, normed_residual", [*((kind, False) for kind in LAYOUTS), ("eagle3", True)])
-def test_a_head_drafts_as_its_layout_says(kind, normed_residual, tmp_path):
+@pytest.mark.parametrize("kind, changes, acts_as", [
+    *((kind, {}, kind) for kind in LAYOUTS), ("eagle3", {"norm_before_residual": True}, "eagle3"),
+    ("dspark", {"markov_rank": 0, "dflash_config": INNER}, "dspark"),
+    ("dspark", {"sample_from_anchor": False}, "dflash"), ("dflash", {"sample_from_anchor": True}, "dspark")])
+def test_a_head_drafts_as_its_layout_says(kind, changes, acts_as, tmp_path):
     """Down to its last depth, in shards. Of Medusa's config.json, which says 2, the file has more heads."""
-    folder = write(tmp_path / "head", kind, {"norm_before_residual": normed_residual}, shards=3)
-    plain = PlainHead(kind, TARGET, LAYOUTS[kind][1], normed_residual=normed_residual, **LAYOUTS[kind][2])
-    depth = {"medusa": 3, "eagle3": 4, "dflash": 4, "dspark": 5}[kind]
+    tensors = LAYOUTS[kind][1] if "markov_rank" not in changes else NO_MARKOV
+    folder = write(tmp_path / "head", kind, changes, tensors, shards=3)
+    plain = PlainHead(acts_as, TARGET, tensors, normed_residual="norm_before_residual" in changes, **LAYOUTS[kind][2])
+    depth = {"medusa": 3, "eagle3": 4, "dflash": 4, "dspark": 5}[acts_as]
     for text in ([*prompt.tolist(), token] for prompt in PROMPTS for token in range(3, 9)):
         found = drafted(kind, folder, text, "chain:4" if kind == "eagle3" else "chain:8")
         assert found == plain.filled(text, named(f"chain:{depth}")).tolist()
+
+
+@pytest.mark.parametrize("kind, changes, states", [
+    ("eagle3", {"eagle_config": None}, [2, 3, 3]), ("dflash", {"dflash_config": {"mask_token_id": 7}}, [2, 4])])
+def test_layers_that_are_not_named_are_guessed_with_a_warning(kind, changes, states, tmp_path):
+    with pytest.warns(UserWarning, match=f"not say which layers .* the hidden states .{', '.join(map(str, states))}]"):
+        assert load(tmp_path, kind, changes=changes).config.feature_layers == states
 
 
 def test_heads_of_medusa_may_share_the_targets_output_and_stand_in_its_repository(tmp_path):
@@ -131,31 +146,24 @@ def test_a_draft_vocabulary_may_be_whole(maps, tmp_path):
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize("kind, changes, message", [
+@pytest.mark.parametrize("kind, changed, message", [
     ("medusa", {"medusa_num_layers": "2"}, "has medusa_num_layers '2', which must count"),
     ("eagle3", {"hidden_size": "32"}, "hidden_size '32', this one has 32"),
     ("eagle3", {"vocab_size": None}, "vocab_size None, this one has 24"),
     ("eagle3", {"rms_norm_eps": "x"}, "Field 'rms_norm_eps' expected float, got str"),
-    ("eagle3", {"num_attention_heads": 0}, "by zero"),
     ("eagle3", {"hidden_act": "no such"}, "no such"),
     ("eagle3", {"intermediate_size": 10**12}, "size mismatch for midlayer.mlp.gate_proj.weight"),
     ("eagle3", {"eagle_config": {IDS: ["1"]}}, r"reads the hidden states \['1'\]"),
-    ("eagle3", {"eagle_config": {IDS: 1}}, "'int' object is not iterable"),
     ("eagle3", {"eagle_config": {IDS: [2, 4, 6]}}, "hidden state 6 before the final norm, which transformers does not"),
     ("eagle3", {"norm_output": True}, "config.json has norm_output, which is not read here"),
-    ("dflash", {"dflash_config": {"mask_token_id": 7}}, r"hidden states \[\]"),
+    ("eagle3", {"eagle_config": {IDS: []}}, r"hidden states \[\]"),
+    ("eagle3", {"eagle_config": {IDS: [2, 3, 5], "use_aux_hidden_state": False}}, "has use_aux_hidden_state false"),
+    ("dflash", {"dflash_config": INNER | {"markov_rank": 4}}, "has markov_rank 4, as heads of kind dspark; load one"),
+    ("dflash", {"sample_from_anchor": "yes"}, "has sample_from_anchor 'yes', which must be true or false"),
     ("dflash", {"dflash_config": INNER | {"mask_token_id": V}}, "has mask_token_id 24, which is none of the 24"),
     ("dflash", {"dflash_config": INNER | {"target_layer_ids": [0, 6]}}, r"hidden states \[1, 7\], this target of 6"),
     ("dflash", {"num_hidden_layers": 10**9}, "num_hidden_layers 1000000000, which must count"),
-    ("dspark", {"block_size": 0}, "block_size 0, which must count"),
     ("dspark", {"markov_rank": None}, "markov_rank None, which must count"),
-])
-def test_a_wrong_setting_is_named(kind, changes, message, tmp_path):
-    with pytest.raises(ValueError, match=f"holds no {kind} head for this target: .*{message}.*fetch the folder again"):
-        load(tmp_path, kind, changes=changes)
-
-
-@pytest.mark.parametrize("kind, tensors, message", [
     *((kind, {name: t for name, t in LAYOUTS[kind][1].items() if name != lost} | {"extra.weight": numbers(2, 2)},
        f'Missing key.*"{lost}".*Unexpected key.*"extra.weight"') for kind, lost in (
         ("medusa", "1.0.linear.bias"), ("eagle3", "midlayer.mlp.gate_proj.weight"), ("dspark", "fc.weight"))),
@@ -168,19 +176,24 @@ def test_a_wrong_setting_is_named(kind, changes, message, tmp_path):
         MAPS["d2t"].float(), torch.full((DRAFTED,), V), torch.arange(0, -DRAFTED, -1), MAPS["d2t"] - 1)),
     ("eagle3", EAGLE3 | {"d2t": torch.zeros(0).long()}, "index 0 is out of bounds"),
 ])
-def test_tensors_that_do_not_fit_are_named(kind, tensors, message, tmp_path):
-    with pytest.raises(ValueError, match=f"holds no {kind} head for this target: .*{message}"):
-        load(tmp_path, kind, tensors=tensors)
+def test_settings_and_tensors_that_do_not_fit_are_named(kind, changed, message, tmp_path):
+    part = "tensors" if isinstance(next(iter(changed.values())), torch.Tensor) else "changes"
+    with pytest.raises(ValueError, match=f"holds no {kind} head for this target: .*{message}.*belong together"):
+        load(tmp_path, kind, **{part: changed})
 
 
 def test_nothing_is_unpickled_and_what_is_missing_is_named(tmp_path):
     folder = write(tmp_path / "m", "medusa")
     weights, config = folder / "model-0.safetensors", folder / "config.json"
-    for change, message in ((lambda: weights.rename(folder / "medusa_lm_head.pt"), "pickles, which can run code"),
-                            (lambda: config.write_text("[]"), "no object in config.json"),
-                            (lambda: weights.write_bytes(b"no header"), "or is broken"),
-                            (lambda: config.write_text("{half"), "or is broken"),
-                            (config.unlink, "lacks config.json")):
+    index = folder / "model.safetensors.index.json"
+    for change, message in ((lambda: config.write_text("[]"), "config.json holds no object; take another copy"),
+                            (lambda: index.write_text('{"weight_map": {"fc": "model-1.safetensors"}}'),
+                             "lacks model-1.safetensors; fetch the folder again"),
+                            (lambda: config.write_text("{half"), "config.json is broken: .*another copy"),
+                            (config.unlink, "lacks config.json; fetch the folder again"),
+                            (lambda: weights.rename(folder / "medusa_lm_head.pt"), "pickles, which can run code"),
+                            (lambda: weights.write_bytes(b"version https://git-lfs.github.com/spec/v1"), "Git LFS"),
+                            (lambda: shutil.rmtree(folder), "lacks config.json; fetch the folder again")):
         change()
         with pytest.raises(ValueError, match=message):
             files.load("medusa", folder, TARGET)
