@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from transformers.quantizers import AutoHfQuantizer
 
 from lib.attention.registration import can_host_tree, takes_chains, tree_forward, using_attention
 from lib.kernels import build, products
@@ -16,10 +17,11 @@ from lib.trees.tree import Tree
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 AUTO = "auto"  # the number format that is fastest on the device
+WHOLE = "take the model in bfloat16, or as a GGUF file"
 SCALES = re.compile(r"scale|scales|scale_inv|scale_2|qzeros|zero_point|zeros|absmax|quant_map|quant_state|SCB")
 # Tensors that no model needs: frequencies of positions, causal masks that early checkpoints hold, and modules for
 # several tokens ahead, which `drafters.mtp` reads.
-NEEDLESS = re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.(masked_)?bias$|(^|\.)mtp[^.]*\.")
+NEEDLESS = re.compile(r"rotary_emb\.inv_freq$|\.(attn|attention)\.((masked_)?bias|causal_mask)$|(^|\.)mtp[^.]*\.")
 AHEAD = re.compile(r"(.*layers\.\d+\.)eh_proj\.")  # of DeepSeek's module, which is a layer after the last
 
 
@@ -54,7 +56,14 @@ def own_dtype(device: str | torch.device = "cpu") -> torch.dtype:
 
 
 def check_tree(source, config) -> None:
-    """PairError where the model can verify neither a tree nor a chain in one forward pass."""
+    """PairError where the model can verify neither a tree nor a chain in one forward pass, or its weights are of fewer
+    bits in a form that transformers does not read.
+    """
+    settings = getattr(config, "quantization_config", None)
+    with errors_of(source):
+        if settings and not AutoHfQuantizer.supports_quant_method(settings):
+            raise PairError(f"{source} has weights of fewer bits by {settings['quant_method']!r}, which transformers "
+                            f"does not read; {WHOLE}")
     if reason := can_host_tree(config):
         raise PairError(f"{source} ({config.model_type}) cannot verify a draft in one forward pass: {reason}; choose "
                         "another model, such as a Llama 3, a Gemma, a Qwen or a GPT-2, or let a serving engine decode")
@@ -67,8 +76,8 @@ def check_weights(source, model, missing: Collection[str], unused: Collection[st
     ahead = tuple(match[1] for match in map(AHEAD.match, unused) if match)
     unused = sorted(name for name in unused if not NEEDLESS.search(name) and not name.startswith(ahead))
     if scales := [name for name in unused if SCALES.search(name.rpartition(".")[2])]:
-        raise PairError(f"{source} has weights of fewer bits whose scales are not read here, such as {scales[0]}; take "
-                        "the model in bfloat16, or as a GGUF file")
+        raise PairError(f"{source} has weights of fewer bits whose scales are not read here, such as {scales[0]}; "
+                        f"{WHOLE}")
     if missing:
         raise PairError(f"{source} lacks weights for {', '.join(sorted(missing)[:3])}; its files are incomplete or "
                         "belong to another config.json: fetch both again")
@@ -155,9 +164,10 @@ def errors_of(source) -> Iterator[None]:
             reason = "brings code of its own, which never runs here; choose a model that transformers supports"
         elif isinstance(error, MemoryError | torch.OutOfMemoryError) or "allocate memory" in str(error):
             reason = "does not fit into the free memory; take a smaller dtype, a smaller model or another device"
+        elif isinstance(error, PermissionError) or "Permission denied" in str(error):
+            reason = f"may not be read or written by this user ({first_line(error)}); change the permissions"
         elif isinstance(error, ImportError):
-            reason = (f"needs a package that is not installed here ({first_line(error)}); install it, or take the "
-                      "model in bfloat16 or as a GGUF file")
+            reason = f"needs a package that is not installed here ({first_line(error)}); install it, or {WHOLE}"
         elif "ignore_mismatched_sizes" in str(error):
             reason = "has weights of other shapes than its config.json says; fetch or save both again"
         else:

@@ -18,17 +18,22 @@ class PairError(ValueError):
 def check_files(files: Iterable[Path]) -> None:
     """PairError for a file that may not be read, or a pointer of Git LFS in a file's place."""
     for file in sorted(files):
-        if not os.access(file, os.R_OK):
+        if file.exists() and not os.access(file, os.R_OK):
             raise PairError(f"permission denied: {file} may not be read by this user; change its permissions")
         if file.is_file() and file.stat().st_size < 1024 and file.read_bytes().startswith(POINTER):
             raise PairError(f"{file} is a pointer of Git LFS, not the file itself; run `git lfs pull` in {file.parent}")
 
 
 def check_folder(folder: Path) -> None:
-    """PairError as `check_files` for the files of a model's folder, and for an adapter alone."""
+    """PairError as `check_files` for a folder and its files."""
     if not os.access(folder, os.R_OK | os.X_OK):
         raise PairError(f"permission denied: the folder {folder} may not be read by this user; change its permissions")
     check_files(folder.iterdir())
+
+
+def check_model(folder: Path) -> None:
+    """PairError as `check_folder` for a model's folder, and for an adapter alone."""
+    check_folder(folder)
     if (folder / "adapter_config.json").exists() and not [
             file for file in folder.glob("*.safetensors") if not file.name.startswith("adapter_")]:
         raise PairError(f"{folder} is a PEFT adapter without the model that it changes; merge it into that model first "

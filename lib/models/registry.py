@@ -79,7 +79,7 @@ def source(text: str) -> Source:
         files.check_files(files.shards(file))
         return Source(GGUF, str(files.shards(file)[0]), files.stem(file), written)
     if path.is_dir():
-        files.check_folder(path)
+        files.check_model(path)
         return Source(FOLDER, str(path), path.name, written)
     if text.startswith(RANDOM):
         size = SIZES / where.removeprefix(RANDOM)

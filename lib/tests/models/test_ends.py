@@ -8,7 +8,6 @@ import pytest
 from transformers import LlamaConfig
 
 from lib.models import load
-from lib.tests import tiny_gguf
 from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
 
 TURNS = "{% for m in messages %}<|start|>{{ m.role }}"
@@ -49,9 +48,3 @@ def test_a_template_that_does_not_show_how_a_turn_ends_is_warned_of(tmp_path):
     for read in (lambda: load.load_pair(made), lambda: load.load_served(made, [])):
         with pytest.warns(UserWarning, match=r"template of model does not show .* they end at <\|text\|>; .* write"):
             assert read().eos_token_ids == (TEXT,)
-
-
-def test_a_gguf_files_end_of_turn_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    path = tiny_gguf.write(tmp_path / "one.gguf", end_of_turn=5)
-    assert load.load_pair(str(path)).eos_token_ids == load.load_served(str(path), []).eos_token_ids == (1, 5)

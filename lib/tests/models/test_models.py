@@ -1,6 +1,7 @@
 """Pairs from folders that are made here: they load, padding is cut, and what cannot work says so in one message."""
 
 import json
+import os
 import pickle
 import re
 import shutil
@@ -62,12 +63,24 @@ def folders(tmp_path_factory, tokenizer):
             for seed, (name, padding) in enumerate({"target": 8, "less": 3, "more": 20, "none": 0}.items())}
 
 
-def copied(path, source, name="config.json", content=None, without=None, **changes):
-    """A copy of a folder with a file of this content, or with a config.json that says something else."""
+def copied(path, source, name="config.json", content=None, without=None, weights=None, **changes):
+    """A copy of a folder with a file of this content, or a config.json that says something else, and with more weights,
+    or those that a function makes of its own.
+    """
     shutil.copytree(source, path, ignore=shutil.ignore_patterns(without or ""))
     config = json.loads((path / "config.json").read_text()) | changes
     (path / name).write_bytes(json.dumps(config).encode() if content is None else content)
+    if weights:
+        tensors = load_file(path / "model.safetensors")
+        save_file(weights(tensors) if callable(weights) else tensors | weights, path / "model.safetensors")
     return str(path)
+
+
+def in_fp8(weights):
+    """Projections in 8 bits, each with the scale of a block of 128 x 128."""
+    scales = {name: weight.abs().max().view(1, 1) / 448 for name, weight in weights.items() if "proj" in name}
+    return weights | {name: (weights[name] / scale).to(torch.float8_e4m3fn) for name, scale in scales.items()} | {
+        f"{name}_scale_inv": scale for name, scale in scales.items()}
 
 
 def refusal(name, **settings):
@@ -129,7 +142,6 @@ def test_models_that_pairs_share_are_loaded_once_and_agree_in_vocabulary(folders
 
 
 def test_names_stand_for_sources(tmp_path, folders):
-    assert {name for name, texts in models.PAIRS.items() if len(texts) == 1} == {"gemma3-270m", "smollm2-135m"}
     pinned, plain = models.sources("me/big@v1.2|me/small")
     assert (pinned.where, pinned.revision, pinned.name, str(pinned)) == ("me/big", "v1.2", "big@v1.2", "me/big@v1.2")
     assert plain.revision is None and plain.kind == registry.HUB
@@ -197,6 +209,12 @@ def as_json(config) -> bytes:
      "brings code of its own, which never runs here"),
     (dict(content=b"{nonsense"), "cannot be read as a model"),
     (dict(num_hidden_layers=3), "lacks weights for model.layers.2"),
+    (dict(num_hidden_layers=1), r"as model\.layers\.1\.input_layernorm.*9 in all"),
+    (dict(weights=in_fp8), "has weights of fewer bits .* such as model.layers.0.mlp.down_proj.weight_scale_inv; take"),
+    (dict(weights=in_fp8, quantization_config={"quant_method": "modelopt", "quant_algo": "FP8"}), "fewer bits by 'mod"),
+    (dict(weights={"model.layers.0.self_attn.k_proj.k_scale": torch.ones(1)}), "of fewer bits .*k_proj.k_scale"),
+    (dict(weights={"model.layers.1.self_attn.q_proj.bias": torch.ones(32)}), r"as .*q_proj\.bias \(1 in all"),
+    (dict(weights={"score.weight": torch.ones(1, 32)}), "for which LlamaForCausalLM .* no place, such as score"),
     (dict(num_hidden_layers=10**30), f"has num_hidden_layers {10**30}; fetch it again"),
     (dict(intermediate_size=24), "has weights of other shapes than its config.json says"),
     (dict(name="tokenizer.json", content=b"{}"), "cannot be read as a model"),
@@ -217,54 +235,32 @@ def test_files_that_make_no_target(tmp_path, folders, changes, reason):
     assert re.search(f"{folder}.*{reason}", refusal(f"{folder}|{folders['none']}"))
 
 
-def in_fp8(weights):
-    """Projections in 8 bits, each with the scale of a block of 128 x 128."""
-    projections = {name: weight for name, weight in weights.items() if "proj" in name}
-    scales = {f"{name}_scale_inv": weight.abs().max().view(1, 1) / 448 for name, weight in projections.items()}
-    return weights | scales | {name: (weight / scales[f"{name}_scale_inv"]).to(torch.float8_e4m3fn)
-                               for name, weight in projections.items()}
-
-
-@pytest.mark.parametrize("changed, config, reason", [
-    (in_fp8, {}, "scales are not read here, such as model.layers.0.mlp.down_proj.weight_scale_inv; take the model"),
-    (in_fp8, dict(quantization_config={"quant_method": "modelopt", "quant_algo": "FP8"}), "scales are not read here"),
-    (lambda weights: weights | {"model.layers.0.self_attn.k_proj.k_scale": torch.ones(1)}, {}, "scales are not read"),
-    (lambda weights: weights | {"model.layers.1.self_attn.q_proj.bias": torch.ones(32)}, {}, r"q_proj\.bias \(1 in"),
-    (lambda weights: weights, dict(num_hidden_layers=1), r"such as model\.layers\.1\.input_layernorm.*9 in all"),
-    (lambda weights: weights | {"score.weight": torch.ones(1, 32)}, {}, "LlamaForCausalLM of its config.json has no"),
-    (lambda weights: weights | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
-                                "lm_head.weight": weights["model.embed_tokens.weight"].clone(),
-                                **dict.fromkeys(("model.layers.2.eh_proj.weight", "model.layers.2.norm.weight",
-                                                 "mtp.layers.0.norm.weight"), torch.ones(2))}, {}, ""),
-], ids=["fp8", "modelopt", "scale of a cache", "bias", "layers", "reward", "needless"])
-def test_what_files_hold_is_used_or_refused_by_name(tmp_path, folders, changed, config, reason):
-    folder = copied(tmp_path / "odd", folders["none"], **config)
-    weights = load_file(f"{folder}/model.safetensors")
-    save_file({name: weight.clone() for name, weight in changed(weights).items()}, f"{folder}/model.safetensors")
-    if reason:
-        assert re.search(f"{folder} has .*{reason}", refusal(folder))
-    else:
-        torch.testing.assert_close(*(load.load_pair(name, "float32").target(torch.arange(9)[None]).logits
-                                     for name in (folder, folders["none"])))
+def test_tensors_that_no_model_needs_change_nothing(tmp_path, folders):
+    """Frequencies of positions, a head's tied duplicate, and modules for several tokens ahead in both layouts."""
+    needless = {name: torch.ones(4) for name in (
+        "model.layers.0.self_attn.rotary_emb.inv_freq", "model.layers.2.eh_proj.weight", "model.layers.2.norm.weight",
+        "mtp.layers.0.norm.weight")}
+    whole = copied(tmp_path / "whole", folders["none"], weights=lambda weights: weights | needless | {
+        "lm_head.weight": weights["model.embed_tokens.weight"].clone()})
+    torch.testing.assert_close(*(load.load_pair(name, "float32").target(torch.arange(9)[None]).logits
+                                 for name in (whole, folders["none"])))
 
 
 SEEING = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=14,
               patch_size=7)
 
 
-@pytest.mark.parametrize("kind", ["gemma3", "llava"])
-def test_the_text_model_of_several_modalities_is_loaded(tmp_path, tokenizer, kind):
+@pytest.mark.parametrize("config", [
+    LlavaConfig(text_config=LlamaConfig(vocab_size=300, **SMALL), vision_config=CLIPVisionConfig(**SEEING)),
+    Gemma3Config(text_config=Gemma3TextConfig(vocab_size=300, head_dim=8, **SMALL), mm_tokens_per_image=1,
+                 vision_config=SiglipVisionConfig(**SEEING))], ids=["LlamaForCausalLM", "Gemma3ForCausalLM"])
+def test_the_text_model_of_several_modalities_is_loaded(tmp_path, tokenizer, config, request):
     """Its logits are those of the whole model, whichever way it decodes."""
-    words = dict(SMALL, vocab_size=len(tokenizer))
-    config = LlavaConfig(text_config=LlamaConfig(**words), vision_config=CLIPVisionConfig(**SEEING))
-    if kind == "gemma3":
-        config = Gemma3Config(text_config=Gemma3TextConfig(head_dim=8, **words), mm_tokens_per_image=1,
-                              vision_config=SiglipVisionConfig(**SEEING))
     folder, tokens = make_folder(tmp_path / "both", config, tokenizer), torch.arange(1, 9)[None]
     load.check_pairs([folder])
     pair, whole = forward.load_pair(f"{folder}|{folder}", "float32"), AutoModelForMultimodalLM.from_pretrained(folder)
     torch.testing.assert_close(pair.target(tokens).logits, whole(tokens).logits)
-    assert type(pair.target).__name__ == {"gemma3": "Gemma3ForCausalLM", "llava": "LlamaForCausalLM"}[kind]
+    assert type(pair.target).__name__ == request.node.callspec.id
     expected = whole.generate(tokens, max_new_tokens=5, do_sample=False, eos_token_id=None, pad_token_id=0)
     done = decoding.generate(pair.target, LanguageModelDrafter(pair.draft_model), tokens, shape="kary:2@6",
                              max_new_tokens=5)
@@ -278,6 +274,11 @@ def test_a_model_that_cannot_take_a_step_in_its_format_is_refused_where_it_is_lo
         monkeypatch.setattr(forward.load, "_quantise", lambda model, kind: broken(model))
         with pytest.raises(PairError, match=reason):
             forward.load_pair(folders["none"], "float32")
+
+
+def test_a_file_that_may_not_be_read_is_named(monkeypatch, folders):
+    monkeypatch.setattr(os, "access", lambda path, mode: not str(path).endswith("/tokenizer.json"))
+    assert f"permission denied: {folders['none']}/tokenizer.json may not be read" in refused(folders["none"])
 
 
 def test_a_hub_id_is_looked_up_where_the_hub_must_not_be_asked(monkeypatch, folders):
