@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -169,6 +169,9 @@ def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup sets it
             signal.signal(number, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):  # a terminal that cannot show a character never ends a run
+        with suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")
     words = list(sys.argv[1:] if arguments is None else arguments)
     command, *others = words if words and words[0] in COMMANDS else ["run", *words]
     name = SCRIPT if command == "run" else f"{SCRIPT} {command}"

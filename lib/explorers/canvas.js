@@ -8,7 +8,8 @@ function render({ model, el }) {
   const send = (command, node = selected) => model.send({ command, node });
   const make = (name, parent, more = {}) => parent.appendChild(Object.assign(document.createElement(name), more));
   const style = make("style", el);
-  style.textContent = `.canvas{overflow:auto;max-height:520px;border:1px solid #ddd;border-radius:6px;padding:6px}
+  style.textContent = `.canvas{overflow:auto;max-height:520px;border:1px solid #ddd;border-radius:6px;padding:6px;
+      user-select:none;-webkit-user-select:none}
     .canvas:focus{outline:3px solid #56b4e9} .canvas .node{cursor:pointer} .canvas .node:hover rect{opacity:.8}
     .canvas .selected rect{stroke:#000;stroke-width:2;stroke-dasharray:3 2} .canvas .selected text{font-weight:bold;text-decoration:underline} .designer button{margin:0 4px 6px 0;padding:3px 9px}`;
   el.classList.add("designer");

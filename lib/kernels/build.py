@@ -77,6 +77,8 @@ def _library(chosen: tuple[str, ...] | None, sources: tuple[Path, ...]) -> ctype
         return "the processor has neither AVX2, AVX-512 nor NEON"
     try:
         return _built(chosen, sources)
+    except PermissionError as error:
+        return f"permission denied: {error.filename or error} (set XDG_CACHE_HOME to a folder that you may change)"
     except (OSError, subprocess.SubprocessError) as error:
         errors = [line for line in (getattr(error, "stderr", None) or "").splitlines() if "error" in line]
         return f"it cannot be compiled: {[*errors, error][0]} (set CXX to a C++ compiler, XDG_CACHE_HOME to a folder)"
@@ -111,7 +113,8 @@ def _compile(chosen: tuple[str, ...], sources: tuple[Path, ...], target: Path) -
     with tempfile.TemporaryDirectory(dir=target.parent) as folder, ThreadPoolExecutor() as pool:
         made = Path(folder) / target.name  # moved when finished, so that no process loads a part of it
         parts = [f"{made}.{source.stem}.o" for source in sources]
-        run = partial(subprocess.run, check=True, capture_output=True, text=True, timeout=600)
+        run = partial(subprocess.run, check=True, capture_output=True, text=True, errors="replace",
+                      timeout=600)
         list(pool.map(lambda part, source: run([compiler(), *OPTIONS, *chosen, "-c", "-o", part, source]), parts,
                       sources))
         run([compiler(), "-shared", "-pthread", "-o", made, *parts])

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import torch
 from click import UsageError
 
-from lib.lab import processor, provenance
+from lib.lab import environment, processor, provenance
 
 ADDRESS = "DRAFT_TREES_CLUSTER"  # in the environment: the scheduler's, while a run has workers
 SECONDS = 30  # to find a scheduler
@@ -72,8 +72,8 @@ def used(address: str | None, count: int | None = None, say: Callable[[str], Non
     machine, also by processes that are started in it. UsageError where there is no cluster.
     """
     if find_spec("distributed") is None:
-        raise UsageError("the package distributed, which spreads work, is not installed; install the one that "
-                         "requirements.txt names after `cluster:`")
+        raise UsageError("the package distributed, which spreads work, is not installed; to add it: "
+                         f"{environment.install_command('cluster')}")
     import dask
     from distributed import Client, LocalCluster
 

@@ -5,6 +5,7 @@ it imports the standard library alone.
 """
 
 import re
+import shlex
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +29,13 @@ def missing(requirements: list[tuple[str, str]]) -> list[str]:
     """Those that are missing or of another version; a local build (2.13.0+cpu) counts as its version."""
     return [f"{name}=={version}" for name, version in requirements
             if (installed(name) or "").partition("+")[0] != version]
+
+
+def install_command(mark: str) -> str:
+    """The command that adds the optional packages of a mark to this environment."""
+    text = (Path(__file__).parents[2] / "requirements.txt").read_text(encoding="utf-8")
+    packages = [f"{name}=={version}" for name, version in required(text, mark)]
+    return shlex.join([sys.executable, "-m", "pip", "install", *packages])
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import logging
 import os
 import re
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 import psutil
@@ -24,9 +26,9 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "page.js"))
 
 
-def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
-    """Runs a notebook where it stands, with the values that differ from its defaults; its executed copy is written into
-    the folder when it has finished.
+def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> dict[str, str]:
+    """Runs a notebook where it stands, in this interpreter, with the values that differ from its defaults; its executed
+    copy is written into the folder when it has finished. Returns the versions of the packages that it imported.
 
     RuntimeError says in which cell and with which error it stopped. Any other exception (Ctrl-C) ends the kernel and is
     raised again.
@@ -35,6 +37,8 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
 
+    from lib.lab.kernel import IMPORTED, OwnKernel
+
     defaults = defaults_of(notebook)
     changed = {name: value for name, value in values.items() if name in defaults and value != defaults[name]}
     final, unfinished = folder / notebook.name, folder / f"unfinished_{notebook.name}"
@@ -42,12 +46,15 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
     final.unlink(missing_ok=True)
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the error is shown once, by the command
     others = set(psutil.Process().children(recursive=True))  # workers, which end by themselves
-    with ThreadPoolExecutor(1) as pool:  # outside the main thread, where nbclient would take over Ctrl-C
+    # outside the main thread, where nbclient would take over Ctrl-C
+    with TemporaryDirectory() as scratch, ThreadPoolExecutor(1) as pool:
         work = pool.submit(
             papermill.execute_notebook, notebook, unfinished, changed, cwd=notebook.parent, kernel_name="python3",
+            kernel_manager_class=OwnKernel,
             progress_bar={"desc": notebook.stem, "leave": False, "disable": None},  # only on a terminal
             # At its end jupyter_client interrupts the kernel, which would log that as an error.
-            extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"], stdout_file=sys.stdout,
+            extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}", f"{IMPORTED}{scratch}/imported.json"],
+            stdout_file=sys.stdout,
             request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
         try:
             work.result()
@@ -64,8 +71,11 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
                         child.kill()
                 wait([work], timeout=0.5)
             raise
+        imported = Path(scratch, "imported.json")
+        versions = json.loads(imported.read_text()) if imported.exists() else {}  # of a kernel that ended by itself
     write_clean(nbformat.read(unfinished, as_version=4), final)
     unfinished.unlink()
+    return versions
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:

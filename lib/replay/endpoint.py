@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
 
-from lib.lab import atomic_file, provenance
+from lib.lab import atomic_file, environment, provenance
 
 KEY = "OPENAI_API_KEY"  # in the environment; servers that need none get a stand-in
 AT_ONCE, RETRIES, SECONDS = 8, 6, 600.0  # requests; of one that was refused for now; for an answer
@@ -31,8 +31,8 @@ def collect(url: str, requests: Mapping[str, Mapping[str, object]], kinds: Mappi
     try:
         import openai
     except ImportError:
-        raise ValueError("the package openai is not installed; install the one that requirements.txt names after "
-                         "`served:`") from None
+        raise ValueError("the package openai, which asks the server, is not installed; to add it: "
+                         f"{environment.install_command('served')}") from None
     client = openai.OpenAI(base_url=url, api_key=os.environ.get(KEY) or "none", max_retries=RETRIES, timeout=SECONDS)
     path, answered = folder / f"answers-{provenance.digest([url, dict(requests)])[:12]}.jsonl", {}
     folder.mkdir(parents=True, exist_ok=True)

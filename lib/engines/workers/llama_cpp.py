@@ -47,7 +47,7 @@ class Server:
         connection.request("POST" if body else "GET", path, json.dumps(body) if body else None,
                            {"Authorization": f"Bearer {self.key}", "Content-Type": "application/json"})
         answer = connection.getresponse()
-        text = answer.read().decode()
+        text = answer.read().decode(errors="replace")
         if answer.status != 200:
             raise RuntimeError(text)
         return text if path == "/metrics" else json.loads(text)

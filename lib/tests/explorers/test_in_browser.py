@@ -33,7 +33,7 @@ def test_clicks_drags_and_keys_are_commands(tmp_path):
     values = dict(svg=drawn, words="", selected=0, undoable=True, redoable=False, code="tree = ..")
     shutil.copy(tree_designer.__file__.replace("tree_designer.py", "canvas.js"), tmp_path)
     (tmp_path / "page.html").write_text(PAGE.replace("VALUES", json.dumps(values)))
-    sent, selected, disabled, words = result_of("""
+    sent, selected, disabled, words, select = result_of("""
         const canvas = all(".canvas")[0], node = (number) => all(`.node[data-node='${number}'] rect`)[0];
         const drag = (number, clientX) => { act(node(number), "pointerdown", { clientX: 0 });
           act(canvas, "pointermove", { clientX }); act(canvas, "pointerup", { clientX }); };
@@ -42,16 +42,13 @@ def test_clicks_drags_and_keys_are_commands(tmp_path):
         for (const key of keys) act(canvas, "keydown", { key });
         all(".copy")[0].click();
         return [page.sent, all(".selected")[0].dataset.node, all("button").map((one) => one.disabled),
-                all("[aria-live]")[0].textContent];""", "page.html", tmp_path)
+                all("[aria-live]")[0].textContent, page.getComputedStyle(canvas).userSelect];""", "page.html", tmp_path)
+    assert select == "none", "a drag moves a node, and selects no text of the page"
+    text = str(getattr(CANVAS, "_contents", CANVAS))
+    assert "import " not in text and "http" not in text, "the module is whole in itself"
     assert sent == [["add", 2], ["prune", 1], ["add", 2], ["prune", 2], ["undo", 2], ["redo", 2], ["add hint", 2],
                     ["drop hint", 2], ["grow", 2]]
     assert selected == "2" and disabled == [False, True, False, False, False, False] and "Copied" in words
-
-
-def test_its_module_loads_nothing():
-    """It is whole in itself, and works where there is no network."""
-    text = str(getattr(CANVAS, "_contents", CANVAS))
-    assert "import " not in text and "http" not in text
 
 
 @needs_browser

@@ -50,6 +50,8 @@ def test_nodes_are_added_pruned_and_come_back(designer):
     assert designer.tree.budget == 8, "a new change ends what can be made again"
     with pytest.raises(ValueError, match="the root is the last committed token"):
         designer.prune(0)
+    exec(designer.canvas.code, names := {"Tree": Tree})  # what is copied
+    assert names["tree"] == designer.tree == Tree.from_choices([tuple(path) for path in names["choices"]])
 
 
 def test_hints_are_the_best_single_changes(designer):
@@ -88,12 +90,6 @@ def test_what_is_shown_is_replayed_on_the_other_prompts(designer):
     assert f">{tokens:.2f}<" in designer.numbers.value
     without_costs = made()
     assert without_costs.machine.value is None and "–" in without_costs.numbers.value
-
-
-def test_the_copied_line_makes_the_tree(designer):
-    names = {"Tree": Tree}
-    exec(designer.canvas.code, names)
-    assert names["tree"] == designer.tree == Tree.from_choices([tuple(path) for path in names["choices"]])
 
 
 @pytest.mark.parametrize(("act", "says"), [

