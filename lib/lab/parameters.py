@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,13 +17,28 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 Value = bool | int | float | str | list
 
 
+def pieces(text: str) -> list[str]:
+    """A text cut at its separators | , ; which stand between its parts; a path that exists is one part."""
+    parts, cut = re.split(r"([|,;]\s*)", text), []
+    while parts:
+        wholes = (count for count in range(len(parts), 1, -2)
+                  if os.path.exists(os.path.expanduser("".join(parts[:count]).strip())))
+        count = next(wholes, 1)
+        cut += ["".join(parts[:count]), *parts[count : count + 1]]
+        parts = parts[count + 1 :]
+    return cut
+
+
 def split(value: object) -> object:
     """The members of a list that is written as on a command line: 1,2, or with semicolons where members hold commas
-    ("kary:2;expansion:2,2,1"); other values as they are.
+    ("kary:2;expansion:2,2,1"), unless it is the comma of a path that exists; other values as they are.
     """
     if not isinstance(value, str):
         return value
-    return [part for part in map(str.strip, value.split(";" if ";" in value else ",")) if part]
+    cut = pieces(value)
+    separator = ";" if any(part.startswith(";") for part in cut[1::2]) else ","
+    text = "".join("\0" if number % 2 and part.startswith(separator) else part for number, part in enumerate(cut))
+    return [member for member in map(str.strip, text.split("\0")) if member]
 
 
 Member = TypeVar("Member")

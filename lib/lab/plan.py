@@ -11,7 +11,7 @@ import yaml
 from click import UsageError
 from pydantic import ConfigDict
 
-from lib.lab.parameters import Parameters, Value, defaults_of, nearest
+from lib.lab.parameters import Parameters, Value, defaults_of, nearest, pieces
 
 REPORT = "06_report"  # the notebook that becomes report.html
 RUN_DIR = "run_dir"  # the parameter that the runner sets: the folder for tables and figures
@@ -110,6 +110,6 @@ def _parted(setting: str, notebooks: Path) -> tuple[str, str]:
     name, equals, text = map(str.strip, setting.partition("="))
     if not equals:
         raise UsageError(f"--set {setting!r}: write --set name=value")
-    parts = [os.path.relpath(part, notebooks) if re.search("[/.]", part) and Path(part).exists() else part
-             for part in re.split(r"([|,;]\s*)", text)]
+    parts = [os.path.relpath(part, notebooks) if re.search("[/.,;]", part) and Path(part).exists() else part
+             for part in pieces(text)]
     return name, "".join(parts)

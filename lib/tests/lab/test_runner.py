@@ -122,11 +122,12 @@ def test_settings_reach_every_notebook_that_has_the_parameter_and_name_another_r
     assert made(home, settings=["count=7"], run="../mine").folder == home / "data" / "runs" / "mine"
 
 
-def test_a_path_starts_where_the_command_is_given(home, tmp_path):
-    for name in ("far/base", "far/small"):
+def test_a_path_starts_where_the_command_is_given_and_its_comma_is_its_own(home, tmp_path):
+    for name in ("far/ba,se", "far/small"):
         (tmp_path / name).mkdir(parents=True)
-    paths = made(home, settings=["file=far/base|./far/small"]).stages["01_shapes"]["file"].split("|")
-    assert [(home / "notebooks" / path).resolve() for path in paths] == [tmp_path / "far/base", tmp_path / "far/small"]
+    changed = made(home, settings=["file=far/ba,se|./far/small", "names=x,far/ba,se,y"]).stages["01_shapes"]
+    paths = [(home / "notebooks" / path).resolve() for path in [*changed["file"].split("|"), changed["names"][1]]]
+    assert paths == [tmp_path / name for name in ("far/ba,se", "far/small", "far/ba,se")] and len(changed["names"]) == 3
     assert made(home, settings=["file=Some/model"]).stages["01_shapes"]["file"] == "Some/model"
 
 
