@@ -5,22 +5,24 @@ that it has:
     turns: of Spec-Bench and MT-bench, with question_id and category. If `answers` holds an answer to each turn but the
         last, the prompt is the dialogue up to the last turn; otherwise, as for published files, the first turn alone.
     messages: of OpenAI, with role and content. Earlier answers and the system message are kept.
-    conversation: messages of which each of the user's is a prompt of its own, which re-reads all before it. The prompts
-        are "NAME turn 1", "NAME turn 2" and so on, and are one unit wherever prompts are split or resampled.
+    conversation: of LMSYS-Chat and WildChat, messages of which each of the user's is a prompt of its own, which
+        re-reads all before it. The prompts are "NAME turn 1", "NAME turn 2" and so on, and are one unit wherever
+        prompts are split or resampled.
     prompt: of HumanEval, with task_id.
-Without a name (question_id or task_id) a row has its line's number, without a category "code" if it has a task_id, else
-"chat". In a folder each text file is a prompt: its path is the name, its suffix the category.
+`tools`, and the other fields that `dialogue.options_of` knows, are given to the chat template. Without a name (one of
+NAMES) a row has its line's number, without a category "code" if it has a task_id, else "chat". In a folder each text
+file is a prompt: its path is the name, its suffix the category.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lib.lab import json_lines
 from lib.lab.units import TURN, unit
 from lib.models import dialogue
 
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FAMILY, CHAT = (Path(__file__).parents[2] / "data" / "prompts" / name for name in ("family.jsonl", "chat.jsonl"))
-MESSAGES = "objects with role (system, user or assistant) and content (a text), the last of the user and not empty"
-FORMS = {"turns": "a list of texts that are not empty, with `answers` that are texts between them or without",
-         "messages": MESSAGES, "conversation": MESSAGES, "prompt": "a text that is not empty"}  # what a field holds
+OBJECTS = "objects with role (system, user or assistant) and content (a text), without calls of tools"
+FORMS = {"turns": "a list of texts that are not empty", "messages": f"{OBJECTS}, the last of the user and not empty",
+         "conversation": f"{OBJECTS}, those of the user not empty", "prompt": "a text that is not empty"}
+NAMES = ("question_id", "task_id", "conversation_id", "conversation_hash")  # fields that name a row
 ROLES = ("system", "user", "assistant")
 SUFFIXES = {".txt", ".md", ".rst", ".py", ".json", ".csv", ".html", ".c", ".cpp", ".h", ".java", ".js", ".ts", ".go",
             ".rs", ".sh", ".yaml", ".toml", ".tex", ".log"}  # of the text files of a folder
@@ -39,12 +42,13 @@ MOST_CHARACTERS = 4000  # of a file that is a prompt, about 1,000 tokens
 
 @dataclass(frozen=True)
 class PromptRow:
-    """One prompt: messages, of which the last is the user's. where: its file and line."""
+    """One prompt: messages, of which the last is the user's. where: its file and line; options: for the template."""
 
     where: str
     name: str
     kind: str
     messages: Sequence[dialogue.Message]
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ def load(path: str | Path, tokenizer, limit: int | None = None, *, first: int | 
     for row in prompts:
         try:
             ids.append(dialogue.plain(row.messages[-1]["content"], tokenizer) if is_plain else
-                       dialogue.tokenise(row.messages, tokenizer))
+                       dialogue.tokenise(row.messages, tokenizer, options=row.options))
         except ValueError as error:
             raise ValueError(f"{row.where}: {error}") from None
         if limit is not None and len(ids[-1]) > limit:
@@ -115,8 +119,8 @@ def rows(path: Path, most_characters: int | None = MOST_CHARACTERS) -> list[Prom
     if not path.is_file():
         raise FileNotFoundError(f"no prompts at {path.resolve()}; give a file of JSON Lines, or a folder of texts")
     by_name: dict[str, PromptRow] = {}
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
-        for row in _of_line(line, f"{path}, line {number}", number) if line.strip() else ():
+    for place, line in json_lines.texts(path):
+        for row in _of_line(line, f"{path}, {place}"):
             if row.name in by_name:
                 raise ValueError(f"{row.where}: {row.name!r} is the name of {by_name[row.name].where} already; give it "
                                  "another")
@@ -141,39 +145,47 @@ def _of_folder(folder: Path, most_characters: int | None) -> list[PromptRow]:
     return prompts
 
 
-def _of_line(line: bytes, where: str, number: int) -> list[PromptRow]:
+def _of_line(line: bytes, where: str) -> list[PromptRow]:
     """The prompts of a line: one, or of a conversation one for each turn of the user."""
     try:
-        row = json.loads(line.decode("utf-8-sig"))
-        json.dumps(row, ensure_ascii=False).encode()  # an error where an escape is half of a character
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is no JSON in UTF-8 ({error}); write one object per line") from None
-    form = next((field for field in FORMS if field in row), None) if isinstance(row, dict) else None
+        row = json_lines.parsed(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is {error}; write one object per line") from None
+    form = next((name for name in FORMS if name in row), None) if isinstance(row, dict) else None
     if form is None:
         raise ValueError(f"{where} is {row!r:.80}; write an object with one of {', '.join(FORMS)}")
-    if not (messages := _messages(row, form)):
-        raise ValueError(f"{where}: {form} is {row[form]!r:.200}; give {FORMS[form]}")
-    name = str(row.get("question_id", row.get("task_id", number)))
-    kind = str(row.get("category", "code" if "task_id" in row else "chat"))
+    try:
+        messages, options = _messages(row, form), dialogue.options_of(row)
+        name = json_lines.name_of(row, NAMES, where.rpartition(" ")[2])
+        kind = json_lines.name_of(row, ["category"], "chat" if row.get("task_id") is None else "code")
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
     ends = [end for end, message in enumerate(messages, 1) if message["role"] == "user"]
     if form != "conversation" or len(ends) == 1:
-        return [PromptRow(where, name, kind, messages)]
-    return [PromptRow(where, f"{name}{TURN}{turn}", kind, messages[:end]) for turn, end in enumerate(ends, 1)]
+        return [PromptRow(where, name, kind, messages[: ends[-1]], options)]
+    return [PromptRow(where, f"{name}{TURN}{turn}", kind, messages[:end], options)
+            for turn, end in enumerate(ends, 1)]
 
 
-def _messages(row: dict, form: str) -> list[dialogue.Message]:
-    """The dialogue of a row, whose last message is the user's; empty where the row does not hold one."""
+def _messages(row: Mapping[str, object], form: str) -> list[dialogue.Message]:
+    """The dialogue of a row, whose last message is the user's, but in a conversation. ValueError names the field."""
     messages = row[form]
+    refusal = ValueError(f"{form} is {messages!r:.200}; give {FORMS[form]}")
     if form in ("turns", "prompt"):
         turns, answers = messages if form == "turns" else [messages], row.get("answers")
-        if not isinstance(turns, list):
-            return []
-        is_dialogue = isinstance(answers, list) and len(answers) == len(turns) - 1
+        if not isinstance(turns, list) or not turns or not all(isinstance(text, str) for text in turns):
+            raise refusal
+        if answers is not None and not (isinstance(answers, list) and all(isinstance(text, str) for text in answers)):
+            raise ValueError(f"answers is {answers!r:.200}; give texts, one to each turn but the last, or none")
+        is_dialogue = answers is not None and len(answers) == len(turns) - 1
         texts = [text for pair in zip(turns, answers) for text in pair] + turns[-1:] if is_dialogue else turns[:1]
         messages = [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
     if not isinstance(messages, list) or not all(
             isinstance(message, dict) and message.get("role") in ROLES and isinstance(message.get("content"), str)
-            for message in messages):
-        return []
-    dialogue_ends = messages and messages[-1]["role"] == "user" and messages[-1]["content"].strip()
-    return [{name: message[name] for name in ("role", "content")} for message in messages] if dialogue_ends else []
+            and not message.get("tool_calls") and not message.get("function_call") for message in messages):
+        raise refusal
+    asked = [message["content"].strip() for message in messages if message["role"] == "user"]
+    if not asked or not (all(asked) if form == "conversation" else asked[-1] and messages[-1]["role"] == "user"):
+        raise refusal
+    return [{name: message[name] for name in ("role", "content", "name") if message.get(name) is not None}
+            for message in messages]

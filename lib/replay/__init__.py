@@ -2,8 +2,8 @@
 
 Start at `recording` (`record` makes a `Trace`) and `exact` (`accepted_lengths`, `rounds`), which works on the trie in
 `rank_paths`. `simulated` drafts again, for drafters that read the text alone and for trees that grow. `expectation` is
-for rules that sample their children, `acceptance` has the tables. `logs` makes a trace of logged answers, for which
-`endpoint` asks a served model. `atlas` publishes traces as data.
+for rules that sample their children, `acceptance` has the tables. `logs` makes a trace of logged answers, whose forms
+`log_lines` reads and for which `endpoint` asks a served model. `atlas` publishes traces as data.
 """
 
 from lib.replay.exact import accepted_lengths, chained, rounds

@@ -11,9 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from lib.lab import atomic_file, environment, provenance
+from lib.models import dialogue
 
 KEY = "OPENAI_API_KEY"  # in the environment; servers that need none get a stand-in
 AT_ONCE, RETRIES, SECONDS = 8, 6, 600.0  # requests; of one that was refused for now; for an answer
+OPENAI = {"tools", "reasoning_effort"}  # fields for the template that the package knows; other servers know more
 LONGEST = 200  # characters of a server's error that are shown
 
 
@@ -59,11 +61,13 @@ def _answer(client, url: str, request: Mapping[str, object]) -> dict[str, object
     import openai
 
     ask = client.chat.completions.create if "messages" in request else client.completions.create
+    more = {name: request[name] for name in request.keys() & dialogue.OPTIONS.keys() - OPENAI}
+    usual = {name: value for name, value in request.items() if name not in more}
     try:
         try:
-            response = ask(**request, extra_body={"return_token_ids": True})
+            response = ask(**usual, extra_body=more | {"return_token_ids": True})
         except (openai.BadRequestError, openai.UnprocessableEntityError):  # a server that knows no such field
-            response = ask(**request)
+            response = ask(**usual, extra_body=more)
         return response.model_dump(exclude_none=True)
     except (openai.OpenAIError, ValueError, AttributeError) as error:  # the last two where the answer has no JSON
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST]

@@ -43,19 +43,25 @@ def measure(store: Store, settings) -> tuple[Bench, Recorded, list[Way]]:
     return bench, recorded, static_ways(without_loops(bench), recorded, drafters, settings.most_nodes)
 
 
-def read(path: str | Path, target: ServedModel, temperature: float, longest: int, name: str = "log") -> Log:
-    """The answers of a log that are long enough for trees of so many levels. temperature: at which they were written,
-    where the log does not tell it. ValueError where it tells several.
+def read(path: str | Path, target: ServedModel, temperature: float | None, longest: int, name: str = "log") -> Log:
+    """The answers of a log that are long enough for trees of so many levels; a summary of all is printed. temperature:
+    at which they were written, where the log does not name it. ValueError where it names several, or neither names one.
     """
     texts = logs.read(path, target.tokenizer, eos_token_id=target.eos_token_ids)
+    print(texts.summary)
     if len(texts.temperatures) > 1:
         raise ValueError(f"the log has answers at the temperatures {', '.join(map(str, texts.temperatures))}; give "
                          "those of one temperature")
+    if not texts.temperatures and temperature is None:
+        raise ValueError("the log names no temperature; add --set temperature=0.7, with that of its answers")
     temperature, = texts.temperatures or (temperature,)
     long_enough = [row for row, ids in enumerate(texts.written) if texts.ended[row] or len(ids) > longest + 1]
     if len(long_enough) < 2:
         raise ValueError(f"{len(long_enough)} of {len(texts.names)} answers have more than {longest + 1} tokens; give "
                          "longer answers, or a smaller most_depth")
+    if len({units.unit(texts.names[row]) for row in long_enough}) < 2:
+        raise ValueError("all answers are to one prompt, or of one conversation; give those to others, so that some "
+                         "choose and others judge")
     return Log(name, texts.select(long_enough), target, temperature)
 
 
@@ -68,9 +74,11 @@ def ask(target: ServedModel, settings, folder: Path) -> Path:
     numbers = prompt_files.numbers_in_kind([row.name for row in rows], [row.kind for row in rows])
     first = settings.choose_prompts + settings.judge_prompts
     rows = [row for row, number in zip(rows, numbers) if number < first]
-    requests = {row.name: endpoint.request_of(
+    if alone := next((row for row in rows if row.options and not chats), None):
+        raise ValueError(f"{alone.where}: {target.name} has no chat template for {min(alone.options)}; leave it out")
+    requests = {row.name: row.options | endpoint.request_of(
         settings.served, row.messages if chats else "\n\n".join(message["content"] for message in row.messages),
-        new_tokens=settings.new_tokens, temperature=settings.temperature, seed=settings.seed) for row in rows}
+        new_tokens=settings.new_tokens, temperature=settings.temperature or 0.0, seed=settings.seed) for row in rows}
     return endpoint.collect(settings.endpoint, requests, {row.name: row.kind for row in rows}, folder)
 
 
@@ -99,7 +107,6 @@ def bench_of(log: Log, store: Store, longest: int, seed: int) -> Bench:
     parts = [CHOOSING] * (len(order) // 2) + [JUDGING] * (len(order) - len(order) // 2)
     rows, parts = zip(*((row, part) for unit, part in zip(order, parts) for row in unit))
     texts = texts.select(rows)
-    turns = [int(name.rpartition(units.TURN)[2]) if units.TURN in name else 1 for name in texts.names]
-    prompts = PromptSet(tuple(texts.names), tuple(texts.kinds), tuple(texts.prompts), tuple(turns))
+    prompts = PromptSet(texts.names, texts.kinds, texts.prompts, tuple(map(units.turn, texts.names)))
     return Bench(replace(log, texts=texts), store, log.target.name, prompts, parts, max(map(len, texts.written)), {},
                  longest, log.target.eos_token_ids, seed)

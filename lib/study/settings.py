@@ -202,7 +202,7 @@ class Speed(OfPairs):
     logs: Existing
     endpoint: Annotated[str, Field(pattern=r"^(https?://\S+)?$")]
     served: str
-    temperature: NonNegativeFloat
+    temperature: NonNegativeFloat | None
     costs: Costs
     formats: Distinct[NumberFormat]
     engines: Distinct[Engine]

@@ -62,6 +62,8 @@ def test_plain_text_holds_no_control_token(tokenizer, text):
 def test_without_a_template_the_messages_are_plain_text_and_a_template_may_refuse_them():
     tokenizer = make_tokenizer()
     assert tokenizer.decode(dialogue.tokenise(messages_of("a", "b", "c<|end|>"), tokenizer)) == "a\n\nb\n\nc<|end|>"
+    with pytest.raises(ValueError, match="the tokenizer has no chat template, which tools need; leave them out"):
+        dialogue.tokenise(messages_of("a"), tokenizer, options={"tools": [{"name": "city"}]})
     tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
     with pytest.raises(ValueError, match="template refuses the messages .System role not supported."):
         dialogue.tokenise(dialogue.of_user("hello"), tokenizer)

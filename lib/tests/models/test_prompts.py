@@ -2,13 +2,13 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from lib.models import prompts
+from lib.tests import mutations
 
 
 class Letters:
@@ -25,9 +25,10 @@ class Letters:
     def decode(self, tokens, **settings):
         return "".join(map(chr, tokens))
 
-    def apply_chat_template(self, messages, **settings):
-        assert settings == {"add_generation_prompt": True, "tokenize": False}
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<bot>"
+    def apply_chat_template(self, messages, add_generation_prompt, tokenize, tools=(), mood=""):
+        assert add_generation_prompt and not tokenize
+        texts = "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        return mood + "<tool>" * len(tools) + texts + "<bot>"
 
 
 def text(ids):
@@ -54,13 +55,17 @@ def written(path, *lines):
     (row(81, "qa", ["one", "two", "three"], answers=["1"]), {"81": "<user>one<bot>"}),
     ({"task_id": "HumanEval/0", "prompt": "def f():\n", "test": "check(f)"}, {"HumanEval/0": "<user>def f():\n<bot>"}),
     ({"prompt": "hello"}, {"1": "<user>hello<bot>"}),
-    ({"messages": [message("user", "hello") | {"name": "ann"}]}, {"1": "<user>hello<bot>"}),
+    ({"messages": [message("user", "hello") | {"name": "ann"}], "question_id": None}, {"1": "<user>hello<bot>"}),
+    ({"prompt": "weather?", "tools": [{"name": "city"}], "chat_template_kwargs": {"mood": "<glad>"}},
+     {"1": "<glad><tool><user>weather?<bot>"}),
     ({"question_id": "m", "messages": [message("system", "short"), message("user", "one"), message("assistant", "1"),
                                        message("user", "two")]},
      {"m": "<system>short<user>one<assistant>1<user>two<bot>"}),
     ({"question_id": "c", "conversation": [message("user", "one")]}, {"c": "<user>one<bot>"}),
-    ({"question_id": "c", "conversation": [message("user", "one"), message("assistant", "1"), message("user", "two")]},
-     {"c turn 1": "<user>one<bot>", "c turn 2": "<user>one<assistant>1<user>two<bot>"}),
+    *(({name: "c", "conversation": [message("user", "one"), message("assistant", "1"), message("user", "two"), *last]},
+       {"c turn 1": "<user>one<bot>", "c turn 2": "<user>one<assistant>1<user>two<bot>"}) for name, last in (
+           ("question_id", []), ("conversation_id", [message("assistant", "2")]),
+           ("conversation_hash", [message("assistant", "2") | {"toxic": False, "language": "English"}]))),
 ])
 def test_the_published_forms(tmp_path, line, prompts_of_line):
     read = prompts.load(written(tmp_path / "p.jsonl", line), Letters("yes"))
@@ -69,39 +74,23 @@ def test_the_published_forms(tmp_path, line, prompts_of_line):
     assert set(read.kinds) == {kind} and read.ids[0].dtype == torch.long
 
 
-@settings(deadline=None)
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])).filter(str.strip),
-                min_size=1, max_size=5))
-def test_any_text_comes_back_as_it_was(tmp_path_factory, texts):
-    path = written(tmp_path_factory.mktemp("any") / "p.jsonl", *(row(i, turns=[turn]) for i, turn in enumerate(texts)))
-    read = prompts.load(path, Letters())
-    assert [text(ids) for ids in read.ids] == texts  # line separators inside a text are no lines
+def test_a_broken_file_is_refused_or_has_no_other_prompts_than_the_whole_one(tmp_path):
+    lines = [row(81, turns=["one"]), row(82, turns=["one", "two"], answers=["1"]),
+             {"prompt": "who?", "tools": [{"name": "x"}]}, {"prompt": "who?"},
+             {"conversation_id": "c", "conversation": [message("user", "a\u2028b"), message("assistant", "1")]}]
+    mutations.check(lambda path: {*map(text, prompts.load(path, Letters("yes")).ids)},
+                    [json.dumps(line, ensure_ascii=False) for line in lines], tmp_path / "p.jsonl")
 
 
-def test_bytes_around_the_lines_do_no_harm(tmp_path):
-    lines = [json.dumps(row(number)).encode() for number in range(50)]
-    (tmp_path / "windows").write_bytes(b"\xef\xbb\xbf" + b"\r\n \r\n".join(lines) + b"\r\n")
-    assert prompts.load(tmp_path / "windows", Letters()).names == tuple(map(str, range(50)))
+REFUSED = [(case["line"], f"line 3{case['reason']}") for case in map(
+    json.loads, Path(__file__).with_name("refused.jsonl").open())]  # a line as an object, or as it stands in the file
 
 
 @pytest.mark.parametrize("line, reason", [
-    (b"{'a': 1}", "line 3 is no JSON in UTF-8 .* column 2 .*; write one object per line"),
-    (b"[" * 100_000, "line 3 is no JSON in UTF-8 .maximum recursion"),
-    (b"\xff\xfe", "line 3 is no JSON in UTF-8 .* invalid start byte"),
-    (b"[1, 2]", r"line 3 is \[1, 2\]; write an object with one of turns, messages, conversation, prompt"),
-    ({"question": "x"}, "line 3 is {'question': 'x'}; write an object with one of turns"),
-    ({"question_id": 7, "category": "a", "turns": "hello"}, "line 3: turns is 'hello'; give a list"),
-    (row(7, turns=["x", "y"], answers=[5]), "line 3: turns is .*`answers` that are texts between them"),
-    (row("1"), "line 3: '1' is the name of .*line 1 already"),
-    ({"task_id": 7, "prompt": " "}, "line 3: prompt is ' '; give a text that is not empty"),
-    ({"messages": "hello"}, "line 3: messages is 'hello'; give objects with role"),
-    ({"messages": [message("tool", "x")]}, "line 3: messages is .*'tool'"),
-    ({"messages": [message("user", "x"), message("assistant", "y")]}, "line 3: messages is .*the last of the user"),
-    (row(7, turns=[" \n"]), "line 3: turns is .*; give a list of texts that are not empty"),
-    (rb'{"question_id": 7, "turns": ["a \ud83d"]}', "line 3 is no JSON in UTF-8 .* surrogates not allowed"),
-    (row(7, turns=["a text of much more than twenty letters"]), "line 3: the prompt has 39 tokens, 20 fit beside what"),
-])
+    *REFUSED, (b"[" * 100_000, "line 3 is no JSON in UTF-8 .maximum recursion"),
+    (b"\xff\xfe", "line 3 is no JSON in UTF-8 .* invalid start byte")])
 def test_a_line_that_cannot_be_used_is_named(tmp_path, line, reason):
+    line = line.encode() if isinstance(line, str) else line
     path = written(tmp_path / "p.jsonl", row(1), b"", line, row(9))
     with pytest.raises(ValueError, match=reason) as caught:
         prompts.load(path, Letters(), 20)

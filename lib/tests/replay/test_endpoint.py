@@ -11,7 +11,8 @@ from lib.replay import endpoint
 pytestmark = pytest.mark.optional  # openai
 URL, KEY = "http://127.0.0.1:9/v1", "sk-a-secret"
 NAMES = [f"q{number}" for number in range(6)]
-REQUESTS = {name: endpoint.request_of("served", name, new_tokens=4, temperature=0.0, seed=0) for name in NAMES}
+REQUESTS = {name: {"chat_template": "t"} | endpoint.request_of("served", name, new_tokens=4, temperature=0.0, seed=0)
+            for name in NAMES}  # with a field that the package does not know
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def server(monkeypatch):
     def answer(request):
         body = json.loads(request.content)
         server.requests.append(body)
-        assert request.headers["Authorization"] == f"Bearer {KEY}"
+        assert request.headers["Authorization"] == f"Bearer {KEY}" and body["chat_template"] == "t"
         steps, with_ids = server.script.get(body["prompt"], []), "return_token_ids" in body
         step = steps.pop(0) if steps else 400 if with_ids and not server.ids else 200
         if step == "die":

@@ -93,7 +93,7 @@ def test_the_table_of_texts_tells_how_tokens_are_known_and_what_was_refused(benc
     texts = bench.rows_of("texts")
     assert texts["temperature"].unique().tolist() == [0.7] and (texts["target"] == "base").all()
     refused = texts[texts["tokens"] == 0]
-    assert refused["prompt"].tolist() == ["log.jsonl, line 13"] and "another form" in refused["remark"].iloc[0]
+    assert refused["prompt"].tolist() == ["log.jsonl, line 13"] and "it is [1], no object" in refused["remark"].iloc[0]
     assert texts["remark"].value_counts()[["token ids", "text alone"]].tolist() == [6, 6]
 
 
@@ -109,7 +109,7 @@ def test_a_drafter_that_needs_more_than_text_is_refused(bench):
 
 
 def test_the_temperature_is_that_of_the_log_or_the_given_one(target, log_file, tmp_path):
-    assert read(log_file, target, 0.0, LONGEST).temperature == 0.7
+    assert read(log_file, target, None, LONGEST).temperature == 0.7
     rows = [json.loads(line) for line in log_file.read_text().splitlines()[:12]]
 
     def written(change):
@@ -122,6 +122,11 @@ def test_the_temperature_is_that_of_the_log_or_the_given_one(target, log_file, t
         read(written(lambda body: body.update(temperature=0.0)), target, 0.0, LONGEST)
     rows = rows[:6]
     assert read(written(lambda body: body.pop("temperature")), target, 0.3, LONGEST).temperature == 0.3
+    with pytest.raises(ValueError, match="the log names no temperature; add --set temperature=0.7"):
+        read(tmp_path / "other.jsonl", target, None, LONGEST)
+    rows = [row | {"id": name} for row in rows[:1] for name in "ab"]
+    with pytest.raises(ValueError, match="all answers are to one prompt, or of one conversation"):
+        read(written(dict.copy), target, 0.0, LONGEST)
     with pytest.raises(ValueError, match="answers have more than 10001 tokens; give longer answers"):
         read(log_file, target, 0.0, 10_000)
 
@@ -142,8 +147,12 @@ def test_a_servers_answers_are_a_log(target, tmp_path, monkeypatch):
     monkeypatch.setattr(served.endpoint, "collect",
                         lambda url, requests, kinds, folder: sent.update(requests) or kinds)
     settings = SimpleNamespace(endpoint="http://x/v1", served="mine", prompts="", choose_prompts=1, judge_prompts=1,
-                               new_tokens=5, temperature=0.0, seed=3)
+                               new_tokens=5, temperature=None, seed=3)
     kinds = served.ask(target, settings, tmp_path)
     assert len(kinds) == 12 and len(set(kinds.values())) == 6
     assert all(isinstance(body["prompt"], str) and body["max_tokens"] == 5 and body["seed"] == 3
-               for body in sent.values())
+               and body["temperature"] == 0 for body in sent.values())
+    (tmp_path / "p.jsonl").write_text('{"prompt": "who?", "tools": [{"type": "function"}]}')
+    settings.prompts = tmp_path / "p.jsonl"
+    with pytest.raises(ValueError, match="p.jsonl, line 1: base has no chat template for tools; leave it out"):
+        served.ask(target, settings, tmp_path)
