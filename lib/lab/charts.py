@@ -23,7 +23,8 @@ def lines(rows: pd.DataFrame, *, x: str, y: str, by: str, labels: tuple[str, str
     bound: of a dotted line. The legend has the order in which the lines end.
     """
     rows = rows.infer_objects()  # rows that were put together of none and some have objects for numbers
-    styles, groups = styles_of(rows[by]), [("", rows)] if panels is None else list(rows.groupby(panels, sort=False))
+    styles, one = styles_of(rows[by]), panels is None or rows.empty
+    groups = [("", rows)] if one else list(rows.groupby(panels, sort=False))
     figure, axes = _panels(len(groups))
     for axis, (title, group) in zip(axes.flat, groups):
         for name, line in group.sort_values(x, kind="stable").groupby(by, sort=False):

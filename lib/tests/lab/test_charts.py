@@ -52,7 +52,9 @@ def test_lines_show_each_strategy_with_its_interval_and_its_name():
     rows = pd.DataFrame([(name, budget, kind, budget + number) for number, name in enumerate(names)
                          for budget in (1, 2, 4) for kind in kinds], columns=["family", "budget", "kind", "mean"])
     rows = rows.assign(low=rows["mean"] - 0.5, high=rows["mean"] + 0.5)
-    figure = charts.lines(rows, x="budget", y="mean", by="family", panels="kind", band=True, log="x", labels=("", ""))
+    options = dict(x="budget", y="mean", by="family", panels="kind", band=True, log="x", labels=("", ""))
+    figure, without_rows = charts.lines(rows, **options), charts.lines(rows[:0], **options)
+    assert len(without_rows.axes) == 1
     assert [axis.get_title(loc="left") or axis.get_title() for axis in figure.axes] == [*kinds]
     for axis in figure.axes:
         drawn = {line.get_label(): list(line.get_ydata()) for line in axis.lines}
