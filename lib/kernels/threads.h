@@ -1,8 +1,11 @@
-// The threads of all kernels: one pool per library, made at its first use and again after a fork.
+// The threads of all kernels: those of the process's OpenMP library, which PyTorch's operators use too, since its idle
+// threads spin for milliseconds and would keep the cores from a second pool. Without such a library, and after a fork,
+// which OpenMP's threads do not survive: a pool of this library, made at its first use.
 //
-// A waiting thread spins for some microseconds, in which most waits end, and then sleeps: a thread that spins keeps its
-// core from the one it waits for where another process competes for the cores.
+// A thread that waits here spins for some microseconds, in which most waits end, and then sleeps: a thread that spins
+// keeps its core from the one it waits for where another process competes for the cores.
 #pragma once
+#include <dlfcn.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -43,6 +46,13 @@ class __attribute__((visibility("hidden"))) Threads {  // of this library alone,
   static constexpr int SPINS = 1500;  // pauses before a waiting thread sleeps
   static inline thread_local int64_t own_index = 0, own_count = 1;
 
+  // Functions of the process's OpenMP library, under names that gcc's and LLVM's both have; null where it has none.
+  struct OpenMP {
+    void (*parallel)(void (*body)(void*), void* given, unsigned threads, unsigned flags);
+    int (*index)(), (*count)();
+  };
+
+  OpenMP openmp{};
   std::mutex running;
   int64_t made = 1;  // threads, with the one that calls
   void (*body)(void*) = nullptr;
@@ -51,10 +61,18 @@ class __attribute__((visibility("hidden"))) Threads {  // of this library alone,
   alignas(64) std::atomic<uint32_t> meetings{0};  // barriers that all threads of a region reached, so far
   alignas(64) std::atomic<int64_t> present{0};    // threads at the next one
 
+  template <class F> static bool found(const char* name, F*& function) {
+    return (function = reinterpret_cast<F*>(dlsym(RTLD_DEFAULT, name)));
+  }
+
   static Threads& pool() {
     static Threads* own = [] {
       pthread_atfork(nullptr, nullptr, [] { new (&memory) Threads; });  // a child has none of its parent's threads
-      return new (&memory) Threads;
+      Threads* made = new (&memory) Threads;
+      OpenMP& openmp = made->openmp;
+      if (found("omp_get_thread_num", openmp.index) && found("omp_get_num_threads", openmp.count))
+        found("GOMP_parallel", openmp.parallel);
+      return made;
     }();
     return *own;
   }
@@ -69,6 +87,7 @@ class __attribute__((visibility("hidden"))) Threads {  // of this library alone,
 
   void start(int64_t count, void (*work)(void*), void* context) {
     body = work, given = context;
+    if (openmp.parallel) return openmp.parallel([](void* all) { static_cast<Threads*>(all)->lend(); }, this, count, 0);
     try {
       for (; made < count; ++made) std::thread(&Threads::serve, this, made, region.load()).detach();
     } catch (const std::system_error&) {  // the system gives no more threads
@@ -77,6 +96,12 @@ class __attribute__((visibility("hidden"))) Threads {  // of this library alone,
     region.store((region.load() / MOST + 1) * MOST + count, std::memory_order_release);
     region.notify_all();
     act(0, count);
+  }
+
+  void lend() noexcept {
+    own_index = openmp.index(), own_count = openmp.count();
+    body(given);
+    own_index = 0, own_count = 1;
   }
 
   void act(int64_t index, int64_t count) noexcept {
