@@ -2,9 +2,12 @@
 (`lib.kernels.panels`). They stand in place of a model's own ones, so that no weight is held twice.
 
 Panels hold numbers of 16 bits (`pack`), int8 numbers with a scale for each output (`quantize_int8`), or the blocks of a
-GGUF file (`stored`). Where the kernels do not run, a call converts the panels, which saves memory and no time.
+GGUF file (`stored`). Where the kernels do not run, a call converts the panels, which saves memory and no time. On
+processors with products of bytes and without matrix units, layers of int8 numbers and of blocks round their inputs to
+bytes (`panels.in_bytes`), as GGUF files' own programs do.
 """
 
+from dataclasses import replace
 from typing import Callable
 
 import torch
@@ -25,7 +28,7 @@ class _OverPanels(nn.Module):
 
     def __init__(self, weights: Panels):
         super().__init__()
-        self.layout = {"shape": weights.shape, "kind": weights.kind, "group": weights.group}
+        self.layout = {name: getattr(weights, name) for name in ("shape", "kind", "group", "rounded")}
         for name, tensor in weights.tensors.items():
             self.register_buffer(name, tensor)
 
@@ -39,7 +42,7 @@ class PackedLinear(_OverPanels):
     """A linear layer whose weights [out, in] are in panels, in a model with activations of a dtype."""
 
     def __init__(self, weights: Panels, dtype: torch.dtype, bias: Tensor | None = None):
-        super().__init__(weights)
+        super().__init__(replace(weights, rounded=dtype in products.NAMES and products.rounds(weights)))
         self.dtype, self.bias = dtype, bias
         self.out_features, self.in_features = weights.shape
         self.runs: dict[torch.dtype, Callable | None] = {}  # the kernels' product by the dtype of its inputs
@@ -50,7 +53,9 @@ class PackedLinear(_OverPanels):
             self.runs[x.dtype] = served(products.linear, None, self.bias, self.panels, x.dtype) if is_served else None
         if (run := self.runs[x.dtype]) is not None and not x.requires_grad:
             return run(x)
-        return F.linear(x, self.panels.rows().to(x.dtype), self.bias)
+        weights = self.panels
+        read = panels.in_bytes(x) if weights.rounded and x.device.type == "cpu" else x
+        return F.linear(read, weights.rows().to(x.dtype), self.bias)
 
     def _apply(self, function: Callable, recurse: bool = True) -> nn.Module:
         self.runs = {}  # products read addresses, and the buffers move

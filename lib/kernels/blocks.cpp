@@ -3,8 +3,7 @@
 
 // y [rows, out] = x W^T + b.
 template <class T> static void linear(const Matrix& matrix, const T* x, T* y, int64_t rows, int64_t threads) {
-  Numbers<char> packed{nullptr, &std::free};
-  if (MATRIX && matrix_units()) packed = numbers<char>(Packed::bytes(rows, matrix.in));
+  const Numbers<char> packed = numbers<char>(Rows<T>::bytes(rows, matrix.in));
   Threads::run(threads, [&] { product(matrix, Rows<T>(x, rows, matrix, packed.get()), y, matrix.out); });
 }
 
@@ -32,3 +31,5 @@ extern "C" void linear_float32(const Matrix* m, const float* x, float* y, int64_
 extern "C" void linear_bfloat16(const Matrix* m, const bf16* x, bf16* y, int64_t rows, int64_t threads) {
   linear(*m, x, y, rows, threads);
 }
+// Whether products in whole numbers of rounded inputs are the fastest here.
+extern "C" int rounds() { return BY_BYTES && !matrix_units(); }

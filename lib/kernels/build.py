@@ -20,14 +20,16 @@ from lib.lab import processor
 
 # Instruction sets, the best first: what the processor must have, and the compiler's options.
 AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "fma"}
+VNNI = AVX512 | {"avx512_vnni"}
 INSTRUCTION_SETS = {
-    "AVX-512 with bfloat16": (AVX512 | {"avx512_bf16"}, ("-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8")),
+    "AVX-512 with bfloat16": (VNNI | {"avx512_bf16"}, ("-mamx-tile", "-mamx-bf16", "-mamx-int8")),
+    "AVX-512 with products of bytes": (VNNI, ()),
     "AVX-512": (AVX512, ()),
     "AVX2": ({"avx2", "fma", "f16c"}, ()),
     "NEON with bfloat16": ({"asimd", "bf16"}, ("-march=armv8.2-a+bf16",)),
     "NEON": ({"asimd"}, ()),
 }
-NOT_OPTIONS = {"avx512_bf16", "asimd", "bf16"}  # flags that are no -m option of the compiler
+NOT_OPTIONS = {"asimd", "bf16"}  # flags that are no -m option of the compiler
 OPTIONS = ("-std=c++20", "-O3", "-fPIC", "-pthread", "-w")
 HERE = Path(__file__).parent
 SOURCES = tuple(sorted(HERE.glob("*.cpp")))
@@ -50,7 +52,7 @@ def instructions(flags: frozenset[str]) -> tuple[str, ...] | None:
     """The compiler's options for the best instruction set of a processor with these flags; None where it has none."""
     for needed, further in INSTRUCTION_SETS.values():
         if needed <= flags:
-            return *(f"-m{flag}" for flag in sorted(needed - NOT_OPTIONS)), *further
+            return *(f"-m{flag.replace('_', '')}" for flag in sorted(needed - NOT_OPTIONS)), *further
     return None
 
 
@@ -117,5 +119,5 @@ def _compile(chosen: tuple[str, ...], sources: tuple[Path, ...], target: Path) -
                       timeout=600)
         list(pool.map(lambda part, source: run([compiler(), *OPTIONS, *chosen, "-c", "-o", part, source]), parts,
                       sources))
-        run([compiler(), "-shared", "-pthread", "-o", made, *parts])
+        run([compiler(), "-shared", "-pthread", "-o", made, *parts, "-ldl"])
         os.replace(made, target)

@@ -23,7 +23,8 @@ struct Matrix {
   const float* scale;         // [out], times which int8 numbers are the weights; or null
   const void *block_scale, *block_offset;  // [out / 16, in / group, 16 outputs]: of blocks of `group` numbers, which
                                            // times their scale, plus their offset, are the weights; or null
-  int64_t out, in, group, kind, short_factors;  // short: scales and offsets are float16
+  int64_t out, in, group, kind;
+  int64_t short_factors, rounded;  // scales and offsets are float16; inputs are rounded (`byte_rows.h`)
 };
 
 // The kinds of panels.

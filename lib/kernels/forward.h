@@ -95,7 +95,7 @@ template <class T> class Run {
     lse = numbers<float>(rows * f.heads);
     if (f.layers->attended_norm) added = numbers<float>(rows * f.hidden);
     const int64_t longest = std::max({widest, f.hidden, inner, f.layers->query.in});
-    if (MATRIX && matrix_units()) packed = numbers<char>(Packed::bytes(std::max(rows, f.kept_rows), longest));
+    packed = numbers<char>(Rows<T>::bytes(std::max(rows, f.kept_rows), longest));
   }
 
   // Returns -1, or a row whose token is unknown, without computing anything.

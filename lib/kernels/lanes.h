@@ -59,4 +59,14 @@ template <class F> inline void by_lanes(int64_t count, F visit) {
   for (int64_t i = 0; i < count; i += LANES) visit(i, first_lanes(count - i));
 }
 
+// The largest size of `count` numbers, over `most`; NaN where one of them is no number.
+template <class T> inline float scale_of(const T* x, int64_t count, float most) {
+  Vec largest = zero(), odd = zero();
+  by_lanes(count, [&](int64_t i, Mask mask) {
+    const Vec own = read(x + i, mask);
+    largest = max(absolute(own), largest), odd = fma(own, zero(), odd);
+  });
+  return largest_of(largest) / most + sum_of(odd);
+}
+
 }  // namespace

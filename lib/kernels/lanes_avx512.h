@@ -84,6 +84,13 @@ inline void write(bf16* at, Mask mask, Vec x) { _mm256_mask_storeu_epi16(at, mas
 inline Vec from_int8(const char* at) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))));
 }
+// Four bytes each of sixteen outputs, [4][16], as [16][4].
+inline Words turned(Words x) {
+  const Words lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+  const Words bytes = _mm512_broadcast_i32x4(_mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0));
+  return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, x), bytes);
+}
+
 // The I-th 4-bit number of each word, which alone of the word chooses one of sixteen.
 template <int I> inline Vec nibble(Words x) {
   const Vec numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);

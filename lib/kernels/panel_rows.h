@@ -12,8 +12,6 @@
 namespace {
 
 constexpr int64_t PANEL = 16;  // outputs that lie side by side in memory, in each instruction set's order
-constexpr int64_t FEWER = 3;                 // rows up to which four vectors of outputs at a time are faster than two
-constexpr int64_t SOME = REGISTERS * 3 / 8;  // rows at a time with two
 constexpr int64_t LATER = 2048;  // bytes of a panel by which weights are prefetched
 
 // How a panel holds the numbers of each of its outputs: SPAN of them in SIZE bytes for all outputs, from lane to lane
@@ -56,10 +54,26 @@ template <class S> struct Outputs {
 
 #define INLINE __attribute__((always_inline))  // a lambda that is called keeps the sums in memory
 
-// sums [C][W][LANES]: the products of C rows x [.., in] with W vectors of outputs, in blocks of `group` numbers if they
-// have factors; totals [C][blocks]: each block's sum of x, for the offsets.
-template <class T, class Code, class S, int C, int W>
-void sum_strip(const Outputs<S>& to_sum, const T* x, int64_t in, int64_t group, const float* totals, float* sums) {
+// Rows of an input as they are: x [.., in], and of each block the sum of x, for the offsets, or null.
+template <class T> struct Whole {
+  using Bias = T;
+  static constexpr int FEWER = 3;                 // rows up to which four vectors of outputs at a time are faster than two
+  static constexpr int SOME = REGISTERS * 3 / 8;  // rows at a time with two
+  const T* x;
+  const float* totals;
+  int64_t in, blocks;
+  Whole from(int64_t row) const { return {x + row * in, totals ? totals + row * blocks : nullptr, in, blocks}; }
+
+  // sums [C][W][LANES]: the products of C rows with W vectors of outputs, in blocks of `group` numbers if they have
+  // factors.
+  template <class Code, class S, int C, int W>
+  static void sum(const Outputs<S>& to_sum, const Whole& rows, int64_t group, float* sums);
+};
+
+template <class T> template <class Code, class S, int C, int W>
+void Whole<T>::sum(const Outputs<S>& to_sum, const Whole& rows, int64_t group, float* sums) {
+  const T* const x = rows.x;
+  const int64_t in = rows.in;
   constexpr bool SCALED = !std::is_same_v<S, None>;
   Vec own[C][W];
   const auto each = [&](auto visit) INLINE {
@@ -106,7 +120,7 @@ void sum_strip(const Outputs<S>& to_sum, const T* x, int64_t in, int64_t group, 
       };
       each([&](Vec sum, float* at, int c, int w) INLINE {
         Vec next = fma(of(to_sum.scale, w), sum, load(at));
-        if (to_sum.offset) next = fma(of(to_sum.offset, w), all(totals[c * to_sum.blocks + block]), next);
+        if (to_sum.offset) next = fma(of(to_sum.offset, w), all(rows.totals[c * to_sum.blocks + block]), next);
         store(at, next);
       });
     } else {
@@ -118,17 +132,18 @@ void sum_strip(const Outputs<S>& to_sum, const T* x, int64_t in, int64_t group, 
   }
 }
 
-// `sum_strip` for LEAST, LEAST + 1, ... rows.
-template <class T, class Code, class S, int W, int LEAST, size_t... C>
+// The sums of an input's LEAST, LEAST + 1, ... rows.
+template <class Input, class Code, class S, int W, int LEAST, size_t... C>
 constexpr auto strips_of(std::index_sequence<C...>) {
-  return std::array{sum_strip<T, Code, S, LEAST + C, W>...};
+  using Strip = void (*)(const Outputs<S>&, const Input&, int64_t, float*);
+  return std::array<Strip, sizeof...(C)>{Input::template sum<Code, S, LEAST + C, W>...};
 }
 
 // As `each_of_few`, for LEAST rows at least, MOST at a time, and matrices in panels of one kind. W: vectors of outputs
 // at a time.
-template <class T, class Code, class S, int W, int LEAST, int MOST, int N, class F>
-inline void each_strip(const Matrix* const (&matrices)[N], const T* x, const float* totals, int64_t rows, F visit) {
-  constexpr auto sum = strips_of<T, Code, S, W, LEAST>(std::make_index_sequence<MOST + 1 - LEAST>());
+template <class Code, class S, int W, int LEAST, int MOST, class Input, int N, class F>
+inline void each_strip(const Matrix* const (&matrices)[N], const Input& x, int64_t rows, F visit) {
+  constexpr auto sum = strips_of<Input, Code, S, W, LEAST>(std::make_index_sequence<MOST + 1 - LEAST>());
   const int64_t out = matrices[0]->out, in = matrices[0]->in, group = matrices[0]->group ? matrices[0]->group : in;
   const int64_t panel = (in + 31) / 32 * 32 / Code::SPAN * Code::SIZE, blocks = in / group;
   const int64_t strips = (rows + MOST - 1) / MOST;
@@ -146,14 +161,13 @@ inline void each_strip(const Matrix* const (&matrices)[N], const T* x, const flo
       const int64_t row = rows * strip / strips, count = rows * (strip + 1) / strips - row;
       alignas(64) float sums[N][MOST][W][LANES];
       for (int n = 0; n < N; ++n)
-        sum[count - LEAST](outputs[n], x + row * in, in, group, totals ? totals + row * blocks : nullptr,
-                           sums[n][0][0]);
+        sum[count - LEAST](outputs[n], x.from(row), group, sums[n][0][0]);
       for (int w = 0; w < W && first + w * LANES < out; ++w) {
         const int64_t at = first + w * LANES;
         const Mask mask = first_lanes(out - at);
         for (int c = 0; c < count; ++c) {
           Vec values[N];
-          for (int n = 0; n < N; ++n) values[n] = biased<T>(*matrices[n], at, mask, load(sums[n][c][w]));
+          for (int n = 0; n < N; ++n) values[n] = biased<typename Input::Bias>(*matrices[n], at, mask, load(sums[n][c][w]));
           visit(row + c, at, mask, values);
         }
       }
@@ -173,13 +187,21 @@ inline const float* block_totals(const float* x, int64_t count, int64_t group) {
   return totals.data();
 }
 
-template <class T, class Code, class S, int N, class F>
-inline void each_code(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
-  const float* totals = nullptr;
-  if constexpr (sizeof(T) == 4)
-    if (matrices[0]->block_offset) totals = block_totals(x, rows * matrices[0]->in, matrices[0]->group);
-  if (rows <= FEWER) return each_strip<T, Code, S, 4, 1, FEWER>(matrices, x, totals, rows, visit);
-  each_strip<T, Code, S, 2, std::min(FEWER + 1, SOME / 2), SOME>(matrices, x, totals, rows, visit);
+template <class Code, class S, class Input, int N, class F>
+inline void each_code(const Matrix* const (&matrices)[N], const Input& x, int64_t rows, F visit) {
+  constexpr int FEWER = Input::FEWER, SOME = Input::SOME;
+  if (rows <= FEWER) return each_strip<Code, S, 4, 1, FEWER>(matrices, x, rows, visit);
+  each_strip<Code, S, 2, std::min(FEWER + 1, SOME / 2), SOME>(matrices, x, rows, visit);
+}
+
+// The same for weights in blocks, of 4 or 8 bits.
+template <class Four, class Eight, class Input, int N, class F>
+inline void each_block(const Matrix* const (&matrices)[N], const Input& x, int64_t rows, F visit) {
+  const Matrix& first = *matrices[0];
+  if (first.kind == NIBBLES && first.short_factors) return each_code<Four, half>(matrices, x, rows, visit);
+  if (first.kind == NIBBLES) return each_code<Four, float>(matrices, x, rows, visit);
+  if (first.short_factors) return each_code<Eight, half>(matrices, x, rows, visit);
+  each_code<Eight, float>(matrices, x, rows, visit);
 }
 
 // The weights of one output, as float32.
@@ -209,15 +231,14 @@ inline void copy_weights(const Matrix& matrix, int64_t output, float* to) {
 template <class T, int N, class F>
 inline void each_panel(const Matrix* const (&matrices)[N], const T* x, int64_t rows, F visit) {
   const Matrix& first = *matrices[0];
-  if (first.kind == HALVES) return each_code<T, Halves<T>, None>(matrices, x, rows, visit);
+  Whole<T> input{x, nullptr, first.in, first.group ? first.in / first.group : 1};
+  if (first.kind == HALVES) return each_code<Halves<T>, None>(matrices, input, rows, visit);
   if constexpr (sizeof(T) == 4) {
-    if (first.kind == SHORTS) return each_code<T, Shorts<T>, None>(matrices, x, rows, visit);
-    if (first.kind == NIBBLES && first.short_factors) return each_code<T, Nibbles<T>, half>(matrices, x, rows, visit);
-    if (first.kind == NIBBLES) return each_code<T, Nibbles<T>, float>(matrices, x, rows, visit);
-    if (first.block_scale && first.short_factors) return each_code<T, Bytes<T>, half>(matrices, x, rows, visit);
-    if (first.block_scale) return each_code<T, Bytes<T>, float>(matrices, x, rows, visit);
+    if (first.kind == SHORTS) return each_code<Shorts<T>, None>(matrices, input, rows, visit);
+    if (first.block_offset) input.totals = block_totals(x, rows * first.in, first.group);
+    if (first.group) return each_block<Nibbles<T>, Bytes<T>>(matrices, input, rows, visit);
   }
-  each_code<T, Bytes<T>, None>(matrices, x, rows, visit);
+  each_code<Bytes<T>, None>(matrices, input, rows, visit);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ class Panels:
     scale: float32[out]; weights are its product with the numbers of a row. None for 1.
     block_scale, block_offset: float16 or float32 [out / 16, in / group, 16]; weights are a block's `group` numbers
         times its scale, plus its offset. None for 1 and 0.
+    rounded: whether products round their inputs (`in_bytes`).
     """
 
     shape: tuple[int, int]
@@ -30,6 +31,7 @@ class Panels:
     block_scale: Tensor | None = None
     block_offset: Tensor | None = None
     group: int = 0
+    rounded: bool = False
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -39,7 +41,7 @@ class Panels:
     @property
     def form(self) -> tuple:
         """The layout of the numbers, which must be equal for matrices that are multiplied in one step."""
-        return self.kind, self.group, *((name, tensor.dtype) for name, tensor in self.tensors.items())
+        return self.kind, self.group, self.rounded, *((name, tensor.dtype) for name, tensor in self.tensors.items())
 
     def takes(self, dtype: torch.dtype) -> bool:
         """Whether inputs may be of a dtype: blocks and float16 numbers are multiplied with float32 alone."""
@@ -61,6 +63,14 @@ class Panels:
             block_scale, block_offset = (0.0 if part is None else part.float()[..., None] for part in factors)
             weights = (weights.unflatten(-1, (-1, self.group)) * block_scale + block_offset).flatten(-2)
         return weights if self.scale is None else weights * self.scale[outputs, None]
+
+
+def in_bytes(x: Tensor) -> Tensor:
+    """x [..., in] rounded: each 32 numbers are whole numbers of -127 to 127 times their scale, the largest over 127."""
+    blocks = F.pad(x.float(), (0, -x.shape[-1] % 32)).unflatten(-1, (-1, 32))
+    largest = blocks.abs().amax(-1, keepdim=True)
+    over = torch.where(largest <= 1e-30, 0.0, 127 / largest)
+    return ((blocks * over).round() * (largest / 127)).flatten(-2)[..., : x.shape[-1]].to(x.dtype)
 
 
 def of_16_bits(weight: Tensor) -> Panels | None:

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from lib.kernels import build
 from lib.kernels.build import CannotServe
-from lib.kernels.panels import Panels, of_16_bits
+from lib.kernels.panels import BYTES, NIBBLES, Panels, of_16_bits
 
 MOST_ROWS = 512  # of weights that are in no panels; PyTorch's products are faster beyond
 TIME_RATIO = 0.95  # to float32, which is more exact: bfloat16 is taken where it needs less than this share of the time
+ROUNDED = 0, 16, 32  # groups of weights in blocks whose inputs may be rounded; 0: in no blocks
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -24,7 +25,7 @@ class Matrix(ctypes.Structure):
     """The struct of the same name in `few_rows.h`."""
 
     _fields_ = [*((name, c_void_p) for name in ("weight", "bias", "panels", "scale", "block_scale", "block_offset")),
-                *((name, c_int64) for name in ("out", "inputs", "group", "kind", "short_factors"))]
+                *((name, c_int64) for name in ("out", "inputs", "group", "kind", "short_factors", "rounded"))]
 
 
 def check_weights(weights: Sequence[Tensor]) -> None:
@@ -35,6 +36,12 @@ def check_weights(weights: Sequence[Tensor]) -> None:
     if not all(weight.is_contiguous() for weight in weights):
         raise CannotServe("its weights are not contiguous")
     build.library()
+
+
+def rounds(panels: Panels) -> bool:
+    """Whether inputs of weights in these panels are rounded to bytes here, with which products take half the time."""
+    has_kernel = panels.kind in (BYTES, NIBBLES) and panels.group in ROUNDED
+    return has_kernel and build.unavailable() is None and bool(build.library().rounds())
 
 
 @cache
@@ -92,7 +99,7 @@ def matrix_of(weight: Tensor | None, bias: Tensor | None = None, panels: Panels 
         return Matrix(start_of(weight), start_of(bias), out=weight.shape[0], inputs=weight.shape[1])
     addresses = map(start_of, (weight, bias, panels.numbers, panels.scale, panels.block_scale, panels.block_offset))
     short = panels.block_scale is not None and panels.block_scale.dtype == torch.float16
-    return Matrix(*addresses, *panels.shape, panels.group, panels.kind, short)
+    return Matrix(*addresses, *panels.shape, panels.group, panels.kind, short, panels.rounded)
 
 
 def start_of(tensor: Tensor | None) -> int | None:

@@ -53,16 +53,6 @@ struct Packed {
   }
 };
 
-// The largest size of `count` numbers, over `most`; NaN where one of them is no number.
-template <class T> inline float scale_of(const T* x, int64_t count, float most) {
-  Vec largest = zero(), odd = zero();
-  by_lanes(count, [&](int64_t i, Mask mask) {
-    const Vec own = read(x + i, mask);
-    largest = max(absolute(own), largest), odd = fma(own, zero(), odd);
-  });
-  return largest_of(largest) / most + sum_of(odd);
-}
-
 // The int8 digits of sixteen whole numbers, the lowest first, to lines of a tile.
 inline void write_digits(Words numbers, int64_t digits, char* to) {
   for (int64_t digit = 0; digit < digits; ++digit, to += LINE) {
@@ -107,13 +97,6 @@ template <class T> inline Packed packed_for(const Matrix& matrix, const T* x, in
     return to;
   };
   return matrix.kind == BYTES && !matrix.group ? packed(Way<T, true>()) : packed(Way<T, false>());
-}
-
-// Four numbers each of sixteen outputs, [4][16], as [16][4].
-inline Words turned(Words x) {
-  const Words lanes = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-  const Words bytes = _mm512_broadcast_i32x4(_mm_set_epi8(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0));
-  return _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, x), bytes);
 }
 
 // So many int8 weights of sixteen outputs, [numbers][16], as the matrix units take int8 numbers.

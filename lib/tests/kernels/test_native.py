@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,22 +33,25 @@ def problem(rows, out, inputs, biased, dtype, seed):
 
 
 @pytest.mark.parametrize("dtype", WITHIN, ids=str)
-@pytest.mark.parametrize("form", ["as they are", "16 bits", "int8"])
+@pytest.mark.parametrize("form", ["as they are", "16 bits", "int8", "int8, inputs in bytes"])
 @settings(deadline=None, max_examples=30)
 @given(rows=st.integers(1, 23) | st.integers(24, 70), out=st.integers(1, 70) | st.integers(71, 200),
        inputs=st.integers(1, 130), biased=st.booleans(), seed=st.integers(0, 999))
 def test_a_product_is_that_of_float64_and_a_row_gets_its_bits(form, dtype, rows, out, inputs, biased, seed):
     """Where weights are in panels of 16 bits, these alone are read."""
     x, weight, bias = problem(rows, out, inputs, biased, dtype, seed)
-    if form == "int8":
+    x_read = x
+    if "int8" in form:
         packed = panels.of_int8(*rounded(weight))
+        packed = replace(packed, rounded=form != "int8" and products.rounds(packed))
         run, weight = products.linear(None, bias, packed, dtype), packed.rows()
+        x_read = panels.in_bytes(x.float()) if packed.rounded else x
     elif form == "16 bits":
         weight = weight.bfloat16().to(dtype)
         run = products.linear(torch.full_like(weight, math.nan), bias, panels.of_16_bits(weight))
     else:
         run = products.linear(weight, bias)
-    truth, ours = F.linear(x.double(), weight.double(), None if bias is None else bias.double()), run(x)
+    truth, ours = F.linear(x_read.double(), weight.double(), None if bias is None else bias.double()), run(x)
     assert ours.dtype == dtype and ours.shape == truth.shape
     assert (ours.double() - truth).abs().max() <= WITHIN[dtype] * max(1.0, truth.abs().max().item(), inputs**0.5)
     assert torch.equal(run(x[rows // 2 :]), ours[rows // 2 :])
@@ -55,8 +59,9 @@ def test_a_product_is_that_of_float64_and_a_row_gets_its_bits(form, dtype, rows,
 
 @settings(deadline=None, max_examples=80)
 @given(rows=st.integers(1, 40), out=st.integers(1, 200), count=st.integers(1, 20), group=st.sampled_from([16, 32]),
-       bits=st.sampled_from([4, 8]), with_offset=st.booleans(), short=st.booleans(), seed=st.integers(0, 999))
-def test_blocks_give_the_product_and_a_row_its_bits(rows, out, count, group, bits, with_offset, short, seed):
+       bits=st.sampled_from([4, 8]), with_offset=st.booleans(), short=st.booleans(), in_bytes=st.booleans(),
+       seed=st.integers(0, 999))
+def test_blocks_give_the_product_and_a_row_its_bits(rows, out, count, group, bits, with_offset, short, in_bytes, seed):
     count, generator, (least, end) = count * 32 // group, torch.Generator().manual_seed(seed), {
         4: (0, 16), 8: (-128, 128)}[bits]
     numbers = torch.randint(least, end, (out, count * group), generator=generator)
@@ -68,11 +73,12 @@ def test_blocks_give_the_product_and_a_row_its_bits(rows, out, count, group, bit
     assert packed.block_scale.dtype == (torch.float16 if short else torch.float32)
     assert (packed.rows() - weights).abs().max() <= 1e-6 * weights.abs().max()
     x = torch.randn(rows, count * group, generator=generator)
+    packed = replace(packed, rounded=in_bytes and products.rounds(packed))
     run = products.linear(None, None, packed)
-    truth, ours = x.double() @ weights.T, run(x)
+    truth, ours = (panels.in_bytes(x) if packed.rounded else x).double() @ weights.T, run(x)
     size = (x.double().abs() @ weights.abs().T).max()  # offsets and numbers may cancel
     assert (ours.double() - truth).abs().max() <= 1e-6 * size
-    if rows - rows // 3 > 6 or rows <= 6 or group == 16:  # matrix units add in another order than vectors
+    if rows - rows // 3 > 6 or rows <= 6 or group == 16 or packed.rounded:  # matrix units add in another order than vectors
         assert torch.equal(run(x[rows // 3 :]), ours[rows // 3 :])
 
 
