@@ -20,7 +20,7 @@ from lib.lab.stats import Estimate
 from lib.replay.simulated import Recorded
 from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
 from lib.study.predict import Logs, predict
-from lib.study.race import race, speed, timed
+from lib.study.race import MOST_DRIFT, drift, race, speed, timed
 
 FILE = "recommendation.json"
 MOST_LINES = 12  # of the recommendation as text
@@ -96,9 +96,10 @@ def fastest_small(speeds: Mapping[str, float], ways: Mapping[str, Way]) -> str:
 def answer(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles: Mapping[str, str]) -> None:
     """Adds the missing rows of the table "answers" for these roles, by predictions and the race on judging prompts.
 
-    A way that is not faster than plain decoding there, after the prefill or in whole calls, is withdrawn.
+    A way that is not faster than plain decoding there, after the prefill or in whole calls, is withdrawn. A prediction
+    without a race has no interval where plain decoding's pace drifted, since its parts were timed one after another.
     """
-    calls, answers = timed(bench, batch, JUDGING), []
+    calls, answers, change = timed(bench, batch, JUDGING), [], drift(bench)
     for role, name in roles.items():
         estimate = ONE if name == PLAIN else speed(bench, logs, name, batch, JUDGING)
         answers.append(_answer(bench, batch, role, ways.get(name), estimate, calls))
@@ -107,6 +108,10 @@ def answer(bench: Bench, ways: Mapping[str, Way], logs: Logs, batch: int, roles:
         whole_calls = f", whole calls {winner['whole']:.2f} times" if winner["raced"] else ""
         note = f"{winner['way']} is withdrawn: {winner['value']:.2f} times as fast as plain decoding{whole_calls}"
         answers[0] = _answer(bench, batch, RECOMMENDED, None, ONE, calls, note)
+    if change > MOST_DRIFT:
+        bench.say(f"plain decoding's pace changed by {change - 1:.0%}, so that predictions are no claim; raced ways stand "
+                  "beside plain decoding in the same turns")
+        answers = [row | dict(low=np.nan, high=np.nan) if not row["raced"] else row for row in answers]
     if {CHAIN, TREE} <= {*roles}:
         paired = speed(bench, logs, roles[TREE], batch, JUDGING, roles[CHAIN])
         answers.append(_answer(bench, batch, TREE_OVER_CHAIN, ways[roles[TREE]], paired, calls, about_trees(paired)))

@@ -23,7 +23,8 @@ NODES = (1, 2, 4, 8, 16, 32, 64)  # of forced drafts at first, besides the most
 HALVINGS = 4  # further numbers of nodes, each in the middle of the steepest rise
 FORCED_TOKENS, LEAST_TOKENS = 24, 6  # of a timed call, and where checks are wide
 MOST_ROWS = 2048  # that a timed call checks, beyond LEAST_TOKENS rounds
-REPEATS = 4  # calls of each point, after one to warm up
+REPEATS = 4  # calls of each point, after one to warm up; twice as many where the machine is not steady
+STEADY = 1.2  # of the slowest plain call to the fastest of a point's
 LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
 DRAFTING = f"method not in ['{PLAIN}', '{FORCED}']"  # the rows of what drafting adds to a step
 Curve = Callable[[np.ndarray | float], np.ndarray]  # seconds over an amount of work
@@ -72,7 +73,10 @@ def _time_checks(bench: Bench, points: Sequence[tuple[int, str, int]], check: Wa
     if points:
         bench.say(f"{len(points)} points of the cost of a check")
     with bench.running(*[PLAIN_WAY, check] if points else []) as running:
-        for turn in range(repeats + 1):
+        for turn in range(2 * repeats + 1):
+            plain = [seconds[1:] for (_, method, _), seconds in times.items() if method == PLAIN]
+            if turn > repeats and all(max(seconds) <= STEADY * min(seconds) for seconds in plain):
+                break
             for index in bench.generator("costs", turn).permutation(len(points)):
                 batch, method, drafted = points[index]
                 num_drafted = drafted if method == FORCED else None

@@ -16,6 +16,7 @@ from lib.study.bench import Bench
 from lib.study.predict import Logs
 
 WARM_TOKENS = 8  # of the untimed call with which each way begins
+MOST_DRIFT = 1.2  # of plain decoding in a run whose predictions are a claim
 
 
 def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = {}) -> None:
@@ -53,6 +54,18 @@ def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:
     """The rows of the table "timed" of the bench's backend, a batch size and a part."""
     rows = bench.rows_of("timed")
     return rows[(rows["batch"] == batch) & (rows["part"] == part)]
+
+
+def drift(bench: Bench) -> float:
+    """How much the pace of plain decoding changed in the run: the slowest over the fastest of its steps when costs were
+    timed (quartiles) and in both halves of the races (medians), one prompt at a time; 1 without any.
+    """
+    costs, races = (bench.rows_of(name).query("batch == 1") for name in ("costs", "timed"))
+    races = races[(races["way"] == PLAIN) & (races["tokens"] > 1)]
+    paces = 1000 * ((races["seconds"] - races["prefill"]) / (races["tokens"] - 1)).to_numpy()
+    seen = [*costs.loc[costs["method"] == PLAIN, ["low", "high"]].to_numpy().ravel(),
+            *(np.median(half) for half in np.array_split(paces, 2) if len(half))]
+    return max(seen) / min(seen) if seen else 1.0
 
 
 def speed(bench: Bench, logs: Logs, way: str, batch: int, part: str, base: str = PLAIN) -> Estimate:

@@ -1,6 +1,8 @@
 """The five steps on a backend whose clock is a formula: predictions are exact there, and stopped runs go on."""
 
 import json
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,9 @@ from lib.study import answer, candidates
 from lib.study.answer import CHAIN, RECOMMENDED
 from lib.study.bench import Bench, arranged
 from lib.study.predict import best_length, leviathan_speedup, theoretical_speedup
+from lib.study.race import drift
 from lib.study.speed import measure_ways
+from lib.tests.engines import stand_in
 from lib.tests.engines.stand_in import StandIn
 
 
@@ -60,6 +64,24 @@ def test_an_engine_that_dies_leaves_its_rows(pair, tmp_path):
     engine.calls = float("inf")
     measured(bench, pair)
     assert len(texts) and tables.read(tmp_path, "05_texts").iloc[: len(texts)].equals(texts)
+
+
+def test_a_machine_whose_pace_changes_is_found(pair, tmp_path, monkeypatch, capsys):
+    """Its points are timed more often, and a prediction without a race has no interval."""
+    plain, paces = stand_in.Running.decode, cycle([1.0, 1.5])
+
+    def uneven(running, *call, **options):
+        decoded = plain(running, *call, **options)
+        return replace(decoded, seconds=decoded.prefill + next(paces) * (decoded.seconds - decoded.prefill))
+
+    claims = {}
+    for decode, folder in ((plain, tmp_path / "even"), (uneven, tmp_path / "uneven")):
+        monkeypatch.setattr(stand_in.Running, "decode", decode)
+        bench = bench_of(pair, StandIn(pair.target), folder, {1: 0})
+        claims[decode] = measured(bench, pair).query("way != @PLAIN")["low"].notna()
+        assert set(bench.rows_of("costs").query("method == @PLAIN")["n"]) == {3 if decode is plain else 6}
+    assert drift(bench) > 1.2 and claims[plain].all() and not claims[uneven].any()
+    assert "no claim" in capsys.readouterr().out
 
 
 def test_the_file_of_a_recommendation_has_each_role_and_at_most_twelve_lines(pair, tmp_path):
