@@ -3,6 +3,7 @@
 import math
 import os
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -148,6 +149,16 @@ def test_a_child_process_and_other_threads_compute_the_same():
     assert os.waitpid(child, 0)[1] == 0
     with ThreadPoolExecutor(4) as pool:
         assert all(ours == whole for ours in pool.map(lambda _: run(x).numpy().tobytes(), range(40)))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted as Linux tells them")
+def test_products_run_on_pytorchs_threads_and_start_none():
+    done = subprocess.run([sys.executable, "-c", (
+        "import os, torch; torch.set_num_threads(2); torch.randn(1 << 22).exp().sum()\n"
+        "from lib.kernels import products; run, x = products.linear(torch.randn(256, 256), None), torch.randn(8, 256)\n"
+        "before = len(os.listdir('/proc/self/task')); run(x); print(len(os.listdir('/proc/self/task')) - before)")],
+        capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
 
 
 def test_the_kernels_agree_with_plain_loops(tmp_path):
