@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, chdir, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
     02_acceptance (default: all). The same command again goes on where a run stopped: rows that were measured with the
     same code, parameters, models, versions and machine are kept.
 
-    Other commands, each with a --help of its own: render FOLDER, engines NAME, models NAME, test, and training.
+    Other commands, each with a --help of its own: check, render FOLDER, engines NAME, models NAME, test, and training.
 
     Models come from data/models, and from the package that requirements.txt names. Others are downloaded only with a
     profile that says `online: true` (gpu), or with HF_HUB_OFFLINE=0 in the environment.
@@ -101,6 +101,25 @@ def conclude(home: Path, folder: Path, reference: bool) -> None:
 
         say(answer.text(folder))
     say(f"report: {folder / 'report.html'}" if has_report else f"done: {folder}")
+
+
+@click.command()
+@click.option("--set", "settings", metavar="name=value", multiple=True, help="A parameter of notebook 05, such as pairs.")
+@click.pass_obj
+def check(home: Path, settings: Sequence[str]) -> None:
+    """Times checks of a target for a minute, and says how often drafts must be right for speculation to pay here."""
+    from lib.study.settings import NOTEBOOKS
+
+    plan = plans.make(home, ["05"], NOTEBOOKS, settings)
+    if not any(setting.startswith("pairs") for setting in settings):
+        plan = with_installed_models(plan)
+    ((name, values),) = plans.checked(plan, NOTEBOOKS).stages.items()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from lib.study import preflight
+
+    with chdir(home / "notebooks"):  # to which paths are relative
+        for line in preflight.report(NOTEBOOKS[name].of(values)):
+            say(line)
 
 
 @click.command()
@@ -161,7 +180,7 @@ def training(arguments: Sequence[str]) -> None:
     command.main(list(arguments))
 
 
-COMMANDS = {command.name: command for command in (run, render, engines, models, test, training)}
+COMMANDS = {command.name: command for command in (run, check, render, engines, models, test, training)}
 
 
 def main(arguments: Sequence[str] | None = None, home: Path = HOME) -> int:
