@@ -45,7 +45,7 @@ def make(home: Path, words: Sequence[str], classes: Classes, settings: Sequence[
          run: str | None = None) -> RunPlan:
     """The plan of a command, whose values `checked` checks. UsageError, with a line for each reason, for unknown words.
 
-    words: at most one profile, and notebooks (none: all). settings: name=value, for each notebook that has the
+    words: at most one profile, and notebooks (none: all), which the report follows. settings: name=value, for each notebook that has the
     parameter, with paths relative to the current folder. run: the name of its folder; by default profile and settings.
     """
     notebooks, chosen = home / "notebooks", []
@@ -60,7 +60,8 @@ def make(home: Path, words: Sequence[str], classes: Classes, settings: Sequence[
     if others:
         raise UsageError(f"one profile at a time, not {profile_name} and {' and '.join(others)}")
     profile = load_profile(profiles[profile_name], classes)
-    defaults = {name: defaults_of(notebooks / f"{name}.ipynb") for name in sorted(chosen) or classes}
+    names = sorted({*chosen, REPORT} & {*classes}) if chosen else classes  # every run ends with a page about it
+    defaults = {name: defaults_of(notebooks / f"{name}.ipynb") for name in names}
     texts = dict(_parted(setting, notebooks) for setting in settings)
     parameters = {parameter for values in defaults.values() for parameter in values} - {RUN_DIR}
     if unknown := texts.keys() - parameters:

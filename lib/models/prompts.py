@@ -37,6 +37,7 @@ NAMES = ("question_id", "task_id", "conversation_id", "conversation_hash")  # fi
 ROLES = ("system", "user", "assistant")
 SUFFIXES = {".txt", ".md", ".rst", ".py", ".json", ".csv", ".html", ".c", ".cpp", ".h", ".java", ".js", ".ts", ".go",
             ".rs", ".sh", ".yaml", ".toml", ".tex", ".log"}  # of the text files of a folder
+HALVED = 78  # prompts of a user's file, as many as the default job replays, that are all used: half of them choose
 MOST_CHARACTERS = 4000  # of a file that is a prompt, about 1,000 tokens
 
 

@@ -101,8 +101,13 @@ class Bench:
 def of_pair(pair, store: Store, settings, limit: float | None, raced: Mapping[int, int], longest: int) -> Bench:
     """This project's loop with a pair, at work on prompts of at most `limit` tokens. Fills the table "prompts"."""
     prompts, parts = arranged(prompt_files.load(settings.prompts, pair.tokenizer, limit=limit), settings.choose_prompts,
-                              settings.judge_prompts, np.random.default_rng(settings.seed))
+                              settings.judge_prompts, np.random.default_rng(settings.seed),
+                              prompt_files.HALVED if settings.prompts else 0)
     write_prompts(store, prompts, parts)
+    judging = {stats.unit(name) for name, part in zip(prompts.names, parts) if part == JUDGING}
+    if len(judging) < stats.FEWEST:
+        print(f"{len(judging)} of {len({*map(stats.unit, prompts.names)})} prompts judge, too few for an interval, which "
+              f"takes {stats.FEWEST}: give {2 * stats.FEWEST} prompts or more")
     return Bench(Own(pair, prompts.ids), store, pair.target_name, prompts, parts, settings.new_tokens, raced, longest,
                  list(pair.eos_token_ids), settings.seed)
 
@@ -116,16 +121,19 @@ def without_loops(bench: Bench) -> Bench:
     return replace(bench, parts=parts if {*PARTS} <= {*parts} else bench.parts)
 
 
-def arranged(prompts: PromptSet, choose: int, judge: int,
-             generator: np.random.Generator) -> tuple[PromptSet, list[str]]:
+def arranged(prompts: PromptSet, choose: int, judge: int, generator: np.random.Generator,
+             halved: int = 0) -> tuple[PromptSet, list[str]]:
     """Prompts in the order in which they are raced, and the part of each: of each kind `choose` units that choose and
-    `judge` that judge, alike in the share of later turns (see `spread`). A unit is a conversation, or equal prompts.
+    `judge` that judge, alike in the share of later turns (see `spread`). A unit is a conversation, or equal prompts. Of
+    2 to `halved` units in all, half choose and half judge.
 
     ValueError if a kind has fewer units.
     """
     unit_of: dict[tuple[int, ...], str] = {}
     units = [unit_of.setdefault(tuple(ids.tolist()), stats.unit(name)) for name, ids in zip(prompts.names, prompts.ids)]
-    check_enough(units, prompts.kinds, choose, judge)
+    is_halved = 2 <= len({*units}) <= halved
+    if not is_halved:
+        check_enough(units, prompts.kinds, choose, judge)
     by_kind: dict[str, dict[str, list[int]]] = {}
     for row, (kind, unit) in enumerate(zip(prompts.kinds, units)):
         by_kind.setdefault(kind, {}).setdefault(unit, []).append(row)
@@ -135,6 +143,9 @@ def arranged(prompts: PromptSet, choose: int, judge: int,
         return spread(members, [(prompts.kinds[rows[0]], prompts.turns[rows[0]] > 1) for rows in members], generator)
 
     orders = [shuffled(list(members.values())) for members in by_kind.values()]
+    if is_halved:
+        orders = [shuffled([unit for order in orders for unit in order])]
+        choose, judge = len(orders[0]) // 2, len(orders[0])
     chosen = {CHOOSING: [unit for order in orders for unit in order[:choose]],
               JUDGING: [unit for order in orders for unit in order[choose : choose + judge]]}
     order = [(row, part) for part, members in chosen.items() for unit in shuffled(members) for row in unit]

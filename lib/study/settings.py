@@ -17,6 +17,7 @@ from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, Posi
 from lib.drafters import registry as drafters
 from lib.lab.parameters import Distinct, Listed, Parameters, Some, nearest
 from lib.lab.provenance import HOME
+from lib.lab.units import unit
 from lib.models import prompts, registry
 from lib.trees import named
 from lib.trees.names import FREQUENT
@@ -145,8 +146,9 @@ class OfPairs(Settings):
         sources = [registry.sources(pair) for pair in self.pairs]
         for has_template in {target.written not in registry.SHIPPED_NAMES for target, _ in sources}:
             rows = prompts.rows(prompts.file_of(self.prompts, has_template))
-            prompts.check_enough([row.name for row in rows], [row.kind for row in rows],
-                                 getattr(self, "choose_prompts", 0), self.judge_prompts)
+            names, choose = [row.name for row in rows], getattr(self, "choose_prompts", 0)
+            if not (self.prompts and choose and 2 <= len({*map(unit, names)}) <= prompts.HALVED):
+                prompts.check_enough(names, [row.kind for row in rows], choose, self.judge_prompts)
         for spec in getattr(self, "drafters", []):
             for need in drafters.needs(spec):
                 if need != drafters.DRAFT_MODEL:

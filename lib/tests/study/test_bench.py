@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.models.prompts import PromptSet
-from lib.study.bench import CHOOSING, JUDGING, arranged, spread
+from lib.study.bench import CHOOSING, JUDGING, PARTS, arranged, spread
 
 
 def prompts_of(kinds: int, first_turns: int, later_turns: int) -> PromptSet:
@@ -33,6 +33,13 @@ def test_parts_are_disjoint_and_alike_in_kinds_and_turns(kinds, first_turns, lat
         for kind in set(texts.kinds[row] for row in rows):
             later = sum(texts.turns[row] > 1 for row in rows if texts.kinds[row] == kind)
             assert abs(later - size * later_turns / count) < 2
+
+
+def test_a_small_file_is_used_whole_and_halved():
+    texts = prompts_of(3, 3, 1)
+    chosen, parts = arranged(texts, 3, 4, np.random.default_rng(0), halved=12)
+    assert sorted(chosen.names) == sorted(texts.names)
+    assert Counter(zip(chosen.kinds, parts)) == {(f"kind {kind}", part): 2 for kind in range(3) for part in PARTS}
 
 
 @settings(max_examples=60, deadline=None)

@@ -64,12 +64,18 @@ def test_a_wrong_value_is_refused_in_one_line_that_names_parameter_value_and_rem
     assert "\n" not in str(refused.value)
 
 
-def test_enough_prompts_are_required_of_the_file_that_each_target_reads():
+def test_enough_prompts_are_required_of_the_file_that_each_target_reads(tmp_path):
     values = SPEED | dict(drafters=[], choose_prompts=10, judge_prompts=30)
     Speed.of(values | dict(pairs=["base/small", "tiny"]))  # the family's file has 40 of each kind
     with pytest.raises(ValueError, match="kinds writing, .* have fewer than 10 . 30"):
         Speed.of(values | dict(pairs=["base/small", "owner/of-the-hub"]))
     Speed.of(values | dict(pairs=["owner/of-the-hub"], prompts="family"))
+    few = tmp_path / "few.jsonl"
+    few.write_text('{"turns": ["One."]}\n')
+    with pytest.raises(ValueError, match="kinds chat have fewer than 10 . 30"):
+        Speed.of(values | dict(prompts=str(few)))
+    few.write_text('{"turns": ["One."]}\n{"turns": ["Two."]}\n')
+    Speed.of(values | dict(prompts=str(few)))
 
 
 def test_every_fault_has_a_line_and_a_missing_parameter_is_named():
