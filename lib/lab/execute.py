@@ -23,7 +23,11 @@ from lib.lab.theme import with_palette
 
 PNG, MARKDOWN = "image/png", "text/markdown"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-PAGE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.html.j2", "page.js"))
+PAGE = Path(__file__).with_name("page.html.j2")
+# Scripts by the mark of the parts of a page that need them: frames, and the tree designer.
+SCRIPTS = {'class=\\"frames': Path(__file__).with_name("page.js"),
+           'class=\\"designer': Path(__file__).parents[1] / "explorers" / "designer.js"}
+DESIGNER = "designer"  # the page that has the report's designer alone
 
 
 def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> dict[str, str]:
@@ -104,30 +108,39 @@ def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:
 
 def pages(executed: Path, target: Path) -> None:
     """Writes the executed report as target/report.html, every other executed notebook as target/chapters/NAME.html, all
-    of them linked from the report.
+    of them linked from the report; and where the report has a tree designer, this alone as target/designer.html.
 
     A page is whole in itself: code is folded, figures are part of it, and it may load nothing. Its policy lets it run
-    SCRIPT alone, and only where it has frames.
+    those of SCRIPTS that it needs, and no others.
     """
     from nbconvert import HTMLExporter
 
     read = {path.stem: nbformat.read(path, as_version=4) for path in sorted(executed.glob("[0-9]*.ipynb"))}
+    outputs = [output for cell in read[REPORT].cells for output in cell.get("outputs", [])] if REPORT in read else []
+    for output in outputs:
+        if 'class="designer"' in output.get("data", {}).get("text/html", ""):
+            read[DESIGNER] = nbformat.v4.new_notebook(metadata={"title": "Tree designer"}, cells=[
+                nbformat.v4.new_markdown_cell("# Which draft tree? The tree designer"),
+                nbformat.v4.new_code_cell("", outputs=[output])])
     titles = {name: notebook.metadata.get("title") or notebook.cells[0].source.partition("\n")[0].lstrip("# ")
               for name, notebook in read.items()}
     exporter = HTMLExporter(template_name="classic", template_file=str(PAGE), exclude_input_prompt=True,
                             exclude_output_prompt=True)
     if REPORT in read:
         fold_code(read[REPORT])
+    addresses = {name: target / ("report.html" if name == REPORT else f"{name}.html" if name == DESIGNER
+                                 else f"chapters/{name}.html") for name in read}
     for name, notebook in read.items():
-        path = target / ("report.html" if name == REPORT else f"chapters/{name}.html")
+        path = addresses[name]
         path.parent.mkdir(parents=True, exist_ok=True)
-        chapters = {f"chapters/{other}.html": titles[other] for other in read if other != REPORT}
-        links = chapters if name == REPORT else {"../report.html": titles.get(REPORT, "The report")}
+        others = [other for other in read if other != REPORT] if name == REPORT else [REPORT]
+        links = {os.path.relpath(addresses[other], path.parent): titles[other] for other in others if other in read}
         links |= {os.path.relpath(tables.DECLARED, path.parent): "What the columns of all tables mean"}
-        script = SCRIPT.read_text(encoding="utf-8") if 'class=\\"frames' in nbformat.writes(notebook) else ""
+        written = nbformat.writes(notebook)
+        scripts = [path.read_text(encoding="utf-8") for mark, path in SCRIPTS.items() if mark in written]
+        hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
         body, _ = exporter.from_notebook_node(notebook, {
-            "metadata": {"name": titles[name]}, "links": links, "script": script,
-            "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()})
+            "metadata": {"name": titles[name]}, "links": links, "scripts": scripts, "hashes": hashes})
         atomic_file.replace(path, body.encode())
 
 

@@ -1,54 +1,14 @@
-"""What a hand does in a browser, by clicks, drags and keys, becomes the tree designer's commands, and moves the frames
-of a page.
-"""
-
-import json
-import shutil
+"""What a hand does in a browser moves the frames of a page."""
 
 import nbformat
 import pytest
 
-from lib.explorers import tree_designer
 from lib.lab import execute
 from lib.tests.explorers.browser import CHROMIUM, result_of
-from lib.trees import named, picture
-from lib.trees.picture import Node
+from lib.trees import picture
 from lib.trees.tree import Tree
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-CANVAS = tree_designer.Canvas._esm
-PAGE = """<div id="view"></div><script type="module">
-import canvas from "./canvas.js";
-const values = VALUES;
-window.sent = [];
-window.model = { get: (name) => values[name], on: () => {}, send: ({ command, node }) => sent.push([command, node]) };
-canvas.render({ model, el: document.querySelector("#view") });
-</script>"""
-
-
-@needs_browser
-def test_clicks_drags_and_keys_are_commands(tmp_path):
-    tree = named("kary:2@6")
-    drawn = picture.tree_svg(tree, [Node(str(node), "#ffffff", "") for node in range(tree.size)])
-    values = dict(svg=drawn, words="", selected=0, undoable=True, redoable=False, code="tree = ..")
-    shutil.copy(tree_designer.__file__.replace("tree_designer.py", "canvas.js"), tmp_path)
-    (tmp_path / "page.html").write_text(PAGE.replace("VALUES", json.dumps(values)))
-    sent, selected, disabled, words, select = result_of("""
-        const canvas = all(".canvas")[0], node = (number) => all(`.node[data-node='${number}'] rect`)[0];
-        const drag = (number, clientX) => { act(node(number), "pointerdown", { clientX: 0 });
-          act(canvas, "pointermove", { clientX }); act(canvas, "pointerup", { clientX }); };
-        drag(2, 3); drag(1, 90);
-        const keys = ["ArrowUp", "ArrowDown", "ArrowRight", "Enter", "Delete", "u", "r", "a", "d", "g"];
-        for (const key of keys) act(canvas, "keydown", { key });
-        all(".copy")[0].click();
-        return [page.sent, all(".selected")[0].dataset.node, all("button").map((one) => one.disabled),
-                all("[aria-live]")[0].textContent, page.getComputedStyle(canvas).userSelect];""", "page.html", tmp_path)
-    assert select == "none", "a drag moves a node, and selects no text of the page"
-    text = str(getattr(CANVAS, "_contents", CANVAS))
-    assert "import " not in text and "http" not in text, "the module is whole in itself"
-    assert sent == [["add", 2], ["prune", 1], ["add", 2], ["prune", 2], ["undo", 2], ["redo", 2], ["add hint", 2],
-                    ["drop hint", 2], ["grow", 2]]
-    assert selected == "2" and disabled == [False, True, False, False, False, False] and "Copied" in words
 
 
 @needs_browser
