@@ -5,7 +5,7 @@ second drafter and tree may decode the same prompt beside it.
 from collections.abc import Sequence
 from functools import cache
 from html import escape
-from math import nan
+from math import isnan, nan
 from threading import RLock
 
 import ipywidgets
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lib.decoding.checks import checkable
 from lib.decoding.loop import generate
+from lib.decoding.records import Round
 from lib.decoding.walkthrough import DRAFT, PROMPT, TARGET, Step, walk
 from lib.drafters.drafter import NoDrafter
 from lib.drafters.registry import kinds_for, make
@@ -109,7 +110,7 @@ class RoundsExplorer:
         pair = self.pairs[pair_name]
         done = generate(pair.target, NoDrafter(), torch.tensor([prompt]), shape="chain:0", max_new_tokens=new_tokens,
                         eos_token_id=pair.eos_token_ids)
-        return len(done.rounds) / sum(record.seconds for record in done.rounds)
+        return tokens_per_second(done.rounds)
 
     def _decode(self, change=None) -> None:
         """Decode with the settings of the controls when no other thread does, unless they have changed again."""
@@ -191,12 +192,18 @@ def legend() -> str:
 
 def describe_round(step: Step, plain: float) -> str:
     """The round and the running totals in a sentence each, as HTML. plain: tokens per second of plain decoding."""
-    totals, speed = step.so_far, step.written / step.seconds
+    totals, speed = step.so_far, tokens_per_second(step.so_far.rounds)
+    pace = "" if isnan(speed + plain) else f", <b>{speed:.0f}</b> tokens per second after the first round ({plain:.0f} plainly)"
     end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
     return (f"Round {step.number} of {step.rounds}: <b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens "
             f"accepted, then the target's own{end}. So far: acceptance rate <b>{totals.acceptance_rate:.2f}</b>, "
-            f"acceptance length <b>{totals.acceptance_length:.2f}</b> tokens per round, <b>{speed:.0f}</b> tokens per "
-            f"second ({plain:.0f} plainly).")
+            f"acceptance length <b>{totals.acceptance_length:.2f}</b> tokens per round{pace}.")
+
+
+def tokens_per_second(rounds: Sequence[Round]) -> float:
+    """Of the rounds after the first, in which caches are cold; NaN without any."""
+    later = rounds[1:]
+    return sum(1 + one.accepted for one in later) / sum(one.seconds for one in later) if later else nan
 
 
 def timeline(steps: Sequence[Step], other: Sequence[Step], current: int) -> str:

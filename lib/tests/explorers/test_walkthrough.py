@@ -88,7 +88,7 @@ def test_a_round_that_passes_the_limit_counts_whole_and_writes_what_fits():
     assert short[1].accepted == full[1].accepted and (short[1].number, short[1].so_far.acceptance_length) == (2, 5.0)
     assert "the text ends after the first 4" in describe_round(short[1], 50.0)
     assert "ends" not in describe_round(full[1], 50.0)
-    assert "tokens per second (50 plainly)." in describe_round(full[0], 50.0)
+    assert "tokens per second after the first round (50 plainly)." in describe_round(full[1], 50.0)
 
 
 def test_without_a_round_there_is_no_step_and_what_cannot_be_decoded_is_refused():
