@@ -27,7 +27,7 @@ from lib.lab.chapter import Store
 from lib.models.checks import AUTO, PairError, first_line
 from lib.models.registry import GGUF, sources
 from lib.replay.simulated import Recorded
-from lib.study import answer, costs, costs_files, quality, schedule, served
+from lib.study import adapting, answer, costs, costs_files, quality, schedule, served
 from lib.study.acceptance import record
 from lib.study.answer import CHAIN, RECOMMENDED, ROLES
 from lib.study.bench import CHOOSING, JUDGING, Bench, of_pair, without_loops
@@ -38,8 +38,8 @@ from lib.study.settings import Speed
 
 
 def measure(store: Store, settings: Speed) -> None:
-    """Writes the tables prompts, texts, rounds, costs, predictions, timed, answers, settings and quality, row by row,
-    and recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
+    """Writes the tables prompts, texts, rounds, costs, predictions, timed, answers, settings, adapting and quality, row
+    by row, and recommendation.json. ValueError for prompts, pairs, drafters or engines that do not fit.
     """
     if settings.logs or settings.endpoint:
         bench, recorded, ways = served.measure(store, settings)
@@ -52,6 +52,7 @@ def measure(store: Store, settings: Speed) -> None:
     bench = of_pair(pairs[0], store, settings, room, dict(zip(settings.batches, settings.raced)), settings.most_depth)
     recorded, ways = measure_loop(bench, settings, pairs)
     write_settings(bench)
+    adapting.measure(bench, recorded, ways)
     if settings.sampled_temperature:
         sample(bench, settings.sampled_temperature, {way.name: way for way in ways})
     beside = replace(bench, raced={1: settings.raced_beside})
