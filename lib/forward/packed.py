@@ -3,8 +3,8 @@
 
 Panels hold numbers of 16 bits (`pack`), int8 numbers with a scale for each output (`quantize_int8`), or the blocks of a
 GGUF file (`stored`). Where the kernels do not run, a call converts the panels, which saves memory and no time. On
-processors with products of bytes and without matrix units, layers of int8 numbers and of blocks round their inputs to
-bytes (`panels.in_bytes`), as GGUF files' own programs do.
+processors with products of bytes and without matrix units, layers of blocks round their inputs to bytes
+(`panels.in_bytes`), as GGUF files' own programs do.
 """
 
 from dataclasses import replace

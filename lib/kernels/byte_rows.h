@@ -1,5 +1,5 @@
-// Products of rows rounded to bytes with weights of 4 or 8 bits, in whole numbers (AVX-512's VNNI): an instruction adds
-// four products to each of sixteen outputs, where one in float32 adds one.
+// Products of rows rounded to bytes with weights in blocks of 4 or 8 bits, in whole numbers (AVX-512's VNNI): an
+// instruction adds four products to each of sixteen outputs, where one in float32 adds one.
 //
 // Each 32 numbers of a row become whole numbers of -127 to 127 times their scale, the largest of them over 127. A block's
 // sums are exact; then they are multiplied with the scales of both sides. An output's sum is made in the same order for
@@ -79,7 +79,6 @@ template <class T> Rounded<T> rounded_for(const Matrix& matrix, const T* x, int6
 // As `Whole::sum`, in blocks of U numbers.
 template <int64_t U, class Code, class S, int C, int W, class T>
 void sum_bytes(const Outputs<S>& to_sum, const Rounded<T>& rows, float* sums) {
-  constexpr bool SCALED = !std::is_same_v<S, None>;
   Vec own[C][W];
   for (auto& row : own)
     for (Vec& sum : row) sum = zero();
@@ -116,19 +115,18 @@ void sum_bytes(const Outputs<S>& to_sum, const Rounded<T>& rows, float* sums) {
       add(k, std::integral_constant<int, 0>());
       if constexpr (Code::WORDS > 1) add(k, std::integral_constant<int, 1>());
     }
-    const auto of = [&](const auto* factors, int w) INLINE {
+    const auto of = [&](const S* factors, int w) INLINE {
       return read_factors(factors + (w * to_sum.blocks + block) * PANEL);
     };
 #pragma GCC unroll 4
     for (int w = 0; w < W; ++w) {
-      Vec scale = all(1), offset = zero();
-      if constexpr (SCALED) scale = of(to_sum.scale, w), offset = to_sum.offset ? of(to_sum.offset, w) : zero();
+      const Vec scale = of(to_sum.scale, w), offset = to_sum.offset ? of(to_sum.offset, w) : zero();
 #pragma GCC unroll 6
       for (int c = 0; c < C; ++c) {
         const float size = rows.scale[(c * rows.whole + block * U) / SHARE];
         Vec& sum = own[c][w];
         sum = fma(scale * all(size), _mm512_cvtepi32_ps(dots[c][w]), sum);
-        if (SCALED && to_sum.offset) sum = fma(offset, all(size * total(c)), sum);
+        if (to_sum.offset) sum = fma(offset, all(size * total(c)), sum);
       }
     }
   }
@@ -138,15 +136,14 @@ void sum_bytes(const Outputs<S>& to_sum, const Rounded<T>& rows, float* sums) {
 
 template <class T> template <class Code, class S, int C, int W>
 void Rounded<T>::sum(const Outputs<S>& to_sum, const Rounded& rows, int64_t group, float* sums) {
-  if (group == HALF && !std::is_same_v<S, None>) return sum_bytes<HALF, Code, S, C, W>(to_sum, rows, sums);
+  if (group == HALF) return sum_bytes<HALF, Code, S, C, W>(to_sum, rows, sums);
   sum_bytes<SHARE, Code, S, C, W>(to_sum, rows, sums);
 }
 
 // As `each_panel`, for rows that are rounded.
 template <class T, int N, class F>
 inline void each_rounded(const Matrix* const (&matrices)[N], const Rounded<T>& x, F visit) {
-  if (matrices[0]->group) return each_block<FourNibbles, FourBytes>(matrices, x, x.count, visit);
-  each_code<FourBytes, None>(matrices, x, x.count, visit);
+  each_block<FourNibbles, FourBytes>(matrices, x, x.count, visit);
 }
 
 }  // namespace

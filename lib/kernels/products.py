@@ -13,11 +13,11 @@ from torch import Tensor
 
 from lib.kernels import build
 from lib.kernels.build import CannotServe
-from lib.kernels.panels import BYTES, NIBBLES, Panels, of_16_bits
+from lib.kernels.panels import Panels, of_16_bits
 
 MOST_ROWS = 512  # of weights that are in no panels; PyTorch's products are faster beyond
 TIME_RATIO = 0.95  # to float32, which is more exact: bfloat16 is taken where it needs less than this share of the time
-ROUNDED = 0, 16, 32  # groups of weights in blocks whose inputs may be rounded; 0: in no blocks
+ROUNDED = 16, 32  # groups of weights in blocks whose inputs may be rounded
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
 
@@ -40,8 +40,7 @@ def check_weights(weights: Sequence[Tensor]) -> None:
 
 def rounds(panels: Panels) -> bool:
     """Whether inputs of weights in these panels are rounded to bytes here, with which products take half the time."""
-    has_kernel = panels.kind in (BYTES, NIBBLES) and panels.group in ROUNDED
-    return has_kernel and build.unavailable() is None and bool(build.library().rounds())
+    return panels.group in ROUNDED and build.unavailable() is None and bool(build.library().rounds())
 
 
 @cache
