@@ -112,7 +112,7 @@ def test_without_words_all_notebooks_run_with_the_default_profile(home):
     first = made(home).stages["01_shapes"]
     assert first == {"count": 5, "share": 1.0, "names": ["a", "b"], "file": "", "run_dir": "../data/runs/cpu"}
     assert isinstance(first["share"], float)
-    assert [list(made(home, "quick", word).stages) for word in ("1", "01", "01_shapes")] == 3 * [["01_shapes"]]
+    assert [list(made(home, "quick", word).stages) for word in ("1", "01", "01_shapes")] == 3 * [["01_shapes", "06_report"]]
 
 
 def test_settings_reach_every_notebook_that_has_the_parameter_and_name_another_run(home):

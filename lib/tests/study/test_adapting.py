@@ -47,7 +47,7 @@ def pair():
 @pytest.fixture(scope="module")
 def texts(pair) -> tuple[Recorded, list[Watched]]:
     """Some texts, with the choices of a draft model and of look-up."""
-    prompts = load("", pair.tokenizer, limit=200, first=2)
+    prompts = load("", pair.tokenizer, limit=400, first=2)
     recorded = Recorded(record(pair.target, {"model": pair.draft_model}, prompts.ids, names=prompts.names,
                                kinds=prompts.kinds, max_new_tokens=TOKENS, beyond=LONGEST + 1), prompts.ids)
     drafters = {"model": LanguageModelDrafter(pair.draft_model), "lookup": LookupDrafter()}
