@@ -25,6 +25,7 @@ from lib.trees.tree import ROOT
 
 LEVELS, PATHS, END = 10, 1000, 255  # of recorded ranks; paths of the choosing prompts; the rank after a text's end
 SCRIPT, STYLE = (Path(__file__).with_name(f"designer.{kind}") for kind in ("js", "css"))
+DRAFTERS = "model", "eagle3", "ngrams", "dflash"
 DATA = "designer-data"  # the id of a page's element with the data
 Lines = Sequence[tuple[str, str]]  # engines, and what a user sets there, with {tokens}
 
@@ -36,9 +37,9 @@ class Designer(anywidget.AnyWidget):
     data = traitlets.Dict().tag(sync=True)
 
 
-def data_of(atlas: Atlas, drafters: Sequence[str], costs: pd.DataFrame,
+def data_of(atlas: Atlas, costs: pd.DataFrame, drafters: Sequence[str] = DRAFTERS,
             lines: Mapping[str, Lines] | None = None) -> dict[str, object]:
-    """What the script reads, as JSON has it.
+    """What the script reads, as JSON has it, for those of the drafters whose ranks are recorded.
 
     texts: of each judged text that does not loop `lengths`, `ends` and `ended` (see `Trace`), `kinds`, `turns` and
     `units`; `width`, the transitions of the longest; `tail`, the share that an interval leaves out at each end.
@@ -58,7 +59,7 @@ def data_of(atlas: Atlas, drafters: Sequence[str], costs: pd.DataFrame,
                                                     for name in judging.prompts],
             "units": units.tolist(), "width": judging.tokens.shape[1] - 1, "tail": tail(len(count))},
         "drafters": {name: _drafter(choosing, judging, name, costs) | {"lines": list((lines or {}).get(name, []))}
-                     for name in drafters},
+                     for name in drafters if name in trace.ranks},
         "costs": [list(row) for row in zip(names, checks["batch"].tolist(), checks["method"], checks["nodes"].tolist(),
                                            checks["ms"].round(4).tolist())]}
 

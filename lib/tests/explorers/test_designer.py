@@ -41,7 +41,7 @@ def small() -> Atlas:
 def folder(small, tmp_path):
     """Of a report with the designer, and its own page."""
     output = nbformat.v4.new_output("display_data", {"text/html": designer.section(
-        designer.data_of(small, ["tiny"], COSTS))})
+        designer.data_of(small, COSTS, ["tiny"]))})
     report = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Report"),
                                              nbformat.v4.new_code_cell("", outputs=[output])])
     (tmp_path / "executed").mkdir()
@@ -68,9 +68,9 @@ def random_tree(generator: np.random.Generator) -> Tree:
 @pytest.mark.parametrize("shipped", [False, True])
 def test_rounds_are_those_of_replay_text_by_text(shipped, small, tmp_path):
     one = atlas.load("smollm2-135m.continuation") if shipped else small
-    names = [name for name in ("model", "eagle3", "ngrams", "dflash", "tiny") if name in one.trace.ranks]
+    names = [name for name in (*designer.DRAFTERS, "tiny") if name in one.trace.ranks]
     trees = [random_tree(np.random.default_rng(seed)) for seed in range(20)]
-    (tmp_path / "data.json").write_text(json.dumps(designer.data_of(one, names, COSTS) | {
+    (tmp_path / "data.json").write_text(json.dumps(designer.data_of(one, COSTS, names) | {
         "trees": [tree.choices() for tree in trees]}))
     shutil.copy(designer.SCRIPT, tmp_path)
     (tmp_path / "page.html").write_text('<script type="module">import * as parts from "./designer.js"; '
@@ -135,9 +135,8 @@ def test_an_address_holds_the_design_and_files_of_a_person_are_read_or_refused(f
 
 def test_data_of_the_shipped_atlas_are_small_and_name_each_rank():
     one = atlas.load("smollm2-135m.continuation")
-    names = [name for name in ("model", "eagle3", "ngrams", "dflash") if name in one.trace.ranks]
-    data = designer.data_of(one, names, pd.concat(map(costs_files.read, costs_files.names())))
-    assert len(json.dumps(data)) < 700_000 and len(names) > 1
-    for name in names:
+    data = designer.data_of(one, pd.concat(map(costs_files.read, costs_files.names())))
+    assert len(json.dumps(data)) < 700_000 and len(data["drafters"]) > 1
+    for name in data["drafters"]:
         ranks = np.frombuffer(zlib.decompress(base64.b64decode(data["drafters"][name]["ranks"])), np.uint8)
         assert set(np.unique(ranks)) <= {*range(65), designer.END}
