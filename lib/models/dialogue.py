@@ -68,8 +68,7 @@ def tokenise(messages: Sequence[Message], tokenizer, day: str | None = None,
 
     day: the date that a template inserts, as "2026-11-25"; None for today. options: as `options_of` gives them.
     add_special_tokens: whether the tokens that the tokenizer puts before every text come before the template's too.
-    ValueError where the template refuses the messages, or there is none for tools, or where messages hold the text of a
-    control token.
+    ValueError where the template refuses the messages, or there is none for tools, and for the text of a control token.
     """
     options = {"add_generation_prompt": True, **(options or {})}
     options |= options.pop("chat_template_kwargs", {})
