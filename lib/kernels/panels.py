@@ -69,7 +69,8 @@ def in_bytes(x: Tensor) -> Tensor:
     """x [..., in] rounded: each 32 numbers are whole numbers of -127 to 127 times their scale, the largest over 127."""
     blocks = F.pad(x.float(), (0, -x.shape[-1] % 32)).unflatten(-1, (-1, 32))
     largest = blocks.abs().amax(-1, keepdim=True)
-    over = torch.where(largest <= 1e-30, 0.0, 127 / largest)
+    # A Python number over a tensor would be rounded twice.
+    over = torch.where(largest <= 1e-30, 0.0, largest.new_tensor(127.0) / largest)
     return ((blocks * over).round() * (largest / 127)).flatten(-2)[..., : x.shape[-1]].to(x.dtype)
 
 
