@@ -17,7 +17,7 @@ import traitlets
 from scipy.special import ndtr, stdtrit
 
 from lib.engines.methods import FORCED, PLAIN
-from lib.lab import stats
+from lib.lab import stats, units
 from lib.replay.atlas import Atlas
 from lib.replay.rank_paths import MOST_RANK, most_frequent_paths, rank_paths
 from lib.replay.trace import Trace
@@ -49,15 +49,14 @@ def data_of(atlas: Atlas, costs: pd.DataFrame, drafters: Sequence[str] = DRAFTER
     """
     trace, chooses = atlas.trace, np.isin(np.array(atlas.trace.prompts), atlas.trace.labels["choosing"])
     choosing, judging = (trace.select(part & ~trace.looping) for part in (chooses, ~chooses))
-    units, count = pd.factorize(pd.Series(judging.prompts).map(stats.unit))
+    numbers, names_of_units = pd.factorize(pd.Series(judging.prompts).map(units.unit))
     checks = costs[costs["method"].isin([PLAIN, FORCED])]
     names = checks["machine"] + ", " + checks["backend"]
     return {
         "texts": {
             "lengths": judging.lengths.tolist(), "ends": judging.ends.tolist(), "ended": judging.ended.tolist(),
-            "kinds": list(judging.kinds), "turns": [int(name.rpartition(" turn ")[2]) if " turn " in name else 1
-                                                    for name in judging.prompts],
-            "units": units.tolist(), "width": judging.tokens.shape[1] - 1, "tail": tail(len(count))},
+            "kinds": list(judging.kinds), "turns": [*map(units.turn, judging.prompts)],
+            "units": numbers.tolist(), "width": judging.tokens.shape[1] - 1, "tail": tail(len(names_of_units))},
         "drafters": {name: _drafter(choosing, judging, name, costs) | {"lines": list((lines or {}).get(name, []))}
                      for name in drafters if name in trace.ranks},
         "costs": [list(row) for row in zip(names, checks["batch"].tolist(), checks["method"], checks["nodes"].tolist(),
@@ -78,11 +77,11 @@ def _drafter(choosing: Trace, judging: Trace, name: str, costs: pd.DataFrame) ->
             "drafting": 0.0 if np.isnan(per_level) else round(float(per_level), 3)}
 
 
-def tail(units: int) -> float:
+def tail(count: int) -> float:
     """The share of bootstrap draws below an interval of 95 % over so many units, as `stats` has it."""
-    if units < 2:
+    if count < 2:
         return 0.0
-    return float(ndtr(-stdtrit(units - 1, (1 + stats.LEVEL) / 2) * (units / (units - 1)) ** 0.5))
+    return float(ndtr(-stdtrit(count - 1, (1 + stats.LEVEL) / 2) * (count / (count - 1)) ** 0.5))
 
 
 def section(data: Mapping[str, object]) -> str:

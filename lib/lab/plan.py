@@ -45,8 +45,9 @@ def make(home: Path, words: Sequence[str], classes: Classes, settings: Sequence[
          run: str | None = None) -> RunPlan:
     """The plan of a command, whose values `checked` checks. UsageError, with a line for each reason, for unknown words.
 
-    words: at most one profile, and notebooks (none: all), which the report follows. settings: name=value, for each notebook that has the
-    parameter, with paths relative to the current folder. run: the name of its folder; by default profile and settings.
+    words: at most one profile, and notebooks (none: all), which the report follows. settings: name=value, for each
+    notebook that has the parameter, with paths relative to the current folder. run: the name of its folder; by default
+    profile and settings.
     """
     notebooks, chosen = home / "notebooks", []
     profiles = {path.stem: path for path in notebooks.glob("params/*.yaml")}
