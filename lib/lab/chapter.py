@@ -1,6 +1,5 @@
 """A notebook as a chapter: it measures into the tables of a run, reads them, and keeps the figures that it draws."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -51,7 +50,7 @@ class Chapter:
         same code, settings, files, versions and machine. The module is not even imported while a finished run is
         rendered, nor where a call has ended and since then all these and the tables have stayed the same.
         """
-        if os.environ.get(provenance.RENDER):
+        if provenance.is_rendering():
             print("rows of the finished run")
             return
         parameters = settings.parameters | {"module": module}

@@ -21,6 +21,11 @@ MODULES = {"PyYAML": "yaml", "beautifulsoup4": "bs4"}  # of packages that have a
 RENDER = "DRAFT_TREES_RENDER"  # in the environment, while notebooks are executed on the tables of a finished run
 
 
+def is_rendering() -> bool:
+    """Whether this process only draws the tables of a finished run."""
+    return RENDER in os.environ
+
+
 def fingerprint(*, files: Iterable[str | Path], parameters: Mapping[str, object], device: str = "cpu") -> str:
     """12 hexadecimal digits that change with all that a row may depend on: lib's code, versions and machine too.
 

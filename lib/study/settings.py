@@ -16,7 +16,7 @@ from pydantic.types import NonNegativeFloat, NonNegativeInt, PositiveFloat, Posi
 
 from lib.drafters import registry as drafters
 from lib.lab.parameters import Distinct, Listed, Parameters, Some, nearest
-from lib.lab.provenance import HOME
+from lib.lab.provenance import HOME, is_rendering
 from lib.lab.units import unit
 from lib.models import prompts, registry
 from lib.trees import named
@@ -28,10 +28,12 @@ COSTS = HOME / "data" / "costs"
 
 
 def text(read: Callable[[str], object]) -> type:
-    """The type of a text that a function can read, whose errors become the parameter's."""
+    """The type of a text that a function can read, whose errors become the parameter's. A finished run that is only
+    rendered needs no files: another machine may have measured it.
+    """
     def check(value: str) -> str:
         try:
-            read(value)
+            _ = is_rendering() or read(value)
         except OSError as error:
             raise ValueError(str(error)) from error
         return value
@@ -143,6 +145,8 @@ class OfPairs(Settings):
     @model_validator(mode="after")
     def possible(self) -> Self:
         """There are enough prompts of each kind, and what drafters need: heads for the first target, a draft model."""
+        if is_rendering():
+            return self
         sources = [registry.sources(pair) for pair in self.pairs]
         for has_template in {target.written not in registry.SHIPPED_NAMES for target, _ in sources}:
             rows = prompts.rows(prompts.file_of(self.prompts, has_template))

@@ -25,11 +25,13 @@ from lib.drafters.text_index import NgramTables
 from lib.engines.methods import Way
 from lib.forward.load import load_pairs
 from lib.lab.chapter import Store
+from lib.lab.tables import FINGERPRINT
 from lib.models.prompts import PromptSet
 from lib.replay import acceptance, atlas, recording
 from lib.replay.recording import Competitors
 from lib.replay.simulated import Recorded
 from lib.replay.trace import Trace
+from lib.replay.trace import load as load_trace
 from lib.study import live
 from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING, Bench, of_pair, without_loops
@@ -209,10 +211,16 @@ def answer(pair, spec: str, drafter: Drafter, prompts: PromptSet, shape: str, ne
 
 
 def publish(bench: Bench, recorded: Recorded, drafters: Mapping[str, Drafter], folder: Path) -> None:
-    """Writes a greedy trace to a file of the atlas, with the drafts of drafters that grow trees."""
+    """Writes a greedy trace to a file of the atlas, with the drafts of drafters that grow trees, which takes minutes:
+    a file of an earlier call with the same rows' fingerprint is kept.
+    """
+    path = folder / f"{bench.target}.continuation.npz".replace("/", "_")
+    if path.exists() and load_trace(path).labels.get(FINGERPRINT) == bench.store.mark:
+        return
     trace = recorded.trace
     chooses = [name for name, part in zip(trace.prompts, bench.parts) if part == CHOOSING]
-    split = Recorded(replace(trace, labels={**trace.labels, "choosing": chooses}), recorded.prompts)
+    labels = {**trace.labels, "choosing": chooses, FINGERPRINT: bench.store.mark}
+    split = Recorded(replace(trace, labels=labels), recorded.prompts)
     growing = {name: drafter for name, drafter in drafters.items() if drafter.traits.grows
                and drafter.traits.replay == BY_RANKS}
-    atlas.publish(split, growing, folder / f"{bench.target}.continuation.npz".replace("/", "_"))
+    atlas.publish(split, growing, path)

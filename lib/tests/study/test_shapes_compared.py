@@ -151,6 +151,7 @@ def test_a_measured_chapter_has_all_tables(tmp_path, monkeypatch):
     with monkeypatch.context() as kept:
         kept.setattr(study, "replay", lambda bench, recorded, ways, rows: None if bench.backend.temperature or not ways
                      else pytest.fail("replayed again"))
+        kept.setattr(atlas, "publish", lambda *_: pytest.fail("published again"))
         study.measure(store, settings)
     written = {name: store.open(name).frame() for name in (
         "prompts", "texts", "rounds", "depth", "nodes", "position", "rank", "live", "expected", "answer")}
