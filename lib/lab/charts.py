@@ -94,12 +94,13 @@ def points(rows: pd.DataFrame, *, label: str, by: str, x_label: str, order: Sequ
 
     order: the values of `by` in the order that gives them colours. line: where a vertical line is drawn.
     """
-    labels, names = list(dict.fromkeys(rows[label])), list(order) or list(dict.fromkeys(rows[by]))
+    labels, styles = list(dict.fromkeys(rows[label])), styles_of(list(order) or rows[by])
+    names = [name for name in styles if name in set(rows[by])]
     size = 5.3 + 0.06 * max(map(len, labels), default=0), 1.4 + (0.2 + 0.08 * len(names)) * len(labels)
     figure, axis = plt.subplots(figsize=size, layout="constrained")
     offsets = 0.5 * (np.arange(len(names)) - (len(names) - 1) / 2) / len(names)
-    for (name, style), offset in zip(styles_of(names).items(), offsets):
-        part = rows[rows[by] == name]
+    for name, offset in zip(names, offsets):
+        style, part = styles[name], rows[rows[by] == name]
         height = np.array([labels.index(value) for value in part[label]]) + offset
         around = np.clip([part["value"] - part["low"], part["high"] - part["value"]], 0, None)
         axis.errorbar(part["value"], height, xerr=around, fmt=style.marker, color=style.colour, label=shown(name),

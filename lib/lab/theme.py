@@ -70,8 +70,13 @@ STYLES: Mapping[str, Style] = {
     "dspark": Style(ORANGE, "^"),
     "dflash": Style(ORANGE, "<", DASHED),
     "medusa": Style(PURPLE, "D"),
-    "combined": Style(BLACK, "h"),
-    "combined:behind=dspark": Style(BLACK, "p", DASHED),
+    # With a look-up in front: a square, in the colour of the drafter behind it.
+    "combined": Style(BLACK, "s", DOTTED),
+    "combined:vocabulary=8192": Style(VERMILLION, "s", DOTTED),
+    "combined:behind=eagle3": Style(GREEN, "s", DOTTED),
+    "combined:behind=dspark": Style(ORANGE, "s", DOTTED),
+    "combined:behind=dflash": Style(ORANGE, "p", DOTTED),
+    "combined:behind=medusa": Style(PURPLE, "s", DOTTED),
     # Decoders.
     "own:bfloat16": Style(BLUE, "o"),
     "own:float32": Style(SKY, "s"),
