@@ -31,28 +31,23 @@ class Answer:
         return self.choice.get(name) or (self.response.get(name) if self.alone else None)
 
 
-def read(path: str | Path, inputs: str | Path = "") -> tuple[list[Answer], dict[str, str]]:
-    """The answers of a log, and by line why it gives none. inputs: the batch API's input file, whose lines may also be
-    before those of its output. ValueError for a file of another form.
-    """
+def read(path: str | Path) -> tuple[list[Answer], dict[str, str]]:
+    """The answers of a log, and by line why it gives none. ValueError for a file of another form."""
     requests, answers, refused, places = {}, [], {}, {}
-    for file in filter(None, (inputs, path)):
-        for place, text in json_lines.texts(file):
-            where = f"{Path(file).name}, {place}"
-            try:
-                row = mapping(json_lines.parsed(text), "it")
-                name, is_request = name_of(row, ("custom_id", "id"), where), "body" in row and "response" not in row
-                if (name, is_request) in places:
-                    raise ValueError(f"its id {name!r} stands in {places[name, is_request]} already; give each another")
-                if is_request:
-                    requests[name] = mapping(row["body"], "its body")
-                elif file is inputs:
-                    raise ValueError("it is no request; give the batch's input file")
-                else:
-                    answers += [*_answers(row, where, name, requests)]
-                places[name, is_request] = where
-            except ValueError as error:
-                refused[where] = str(error)
+    for place, text in json_lines.texts(path):
+        where = f"{Path(path).name}, {place}"
+        try:
+            row = mapping(json_lines.parsed(text), "it")
+            name, is_request = name_of(row, ("custom_id", "id"), where), "body" in row and "response" not in row
+            if (name, is_request) in places:
+                raise ValueError(f"its id {name!r} stands in {places[name, is_request]} already; give each another")
+            if is_request:
+                requests[name] = mapping(row["body"], "its body")
+            else:
+                answers += [*_answers(row, where, name, requests)]
+            places[name, is_request] = where
+        except ValueError as error:
+            refused[where] = str(error)
     return answers, refused
 
 

@@ -5,8 +5,8 @@ A log has JSON Lines or is an array, and may be compressed by gzip. Each value i
     {"messages": [..., {"role": "assistant", "content": ...}]}, a dialogue that ends with the answer;
     {"messages" or "prompt": ..., "choices": [...]}, the bodies of a request and of its response in one;
     {"request": {...}, "response": {...}}, these bodies apart, as `endpoint` writes them;
-    {"custom_id": ..., "response": {"body": {...}}}, the batch API's output, whose request is the line of the batch's
-    input with the same `custom_id`, in a line before or in a file of its own.
+    {"custom_id": ..., "response": {"body": {...}}}, the batch API's output, after the lines of the batch's input file,
+    which have the requests of the same `custom_id`.
 An answer is exact where its token ids are logged (`token_ids` and `prompt_token_ids`, which vLLM returns if a request
 asks for them by `return_token_ids`). Elsewhere its text is tokenised, which need not give the tokens that were written;
 a prompt that is made here must have as many tokens as the server counted (`usage.prompt_tokens`), if it did.
@@ -61,14 +61,14 @@ class LoggedTexts(Texts):
                 (f"; answers with the finish reasons {ends}, which are not known, count as cut off" if ends else ""))
 
 
-def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int], inputs: str | Path = "") -> LoggedTexts:
+def read(path: str | Path, tokenizer, *, eos_token_id: int | Sequence[int]) -> LoggedTexts:
     """The answers of a log as tokens of a tokenizer, in whose chat template they were asked for; those of one
-    conversation are named as its turns, and those to equal prompts as its answers. inputs: the batch API's input file.
+    conversation are named as its turns, and those to equal prompts as its answers.
 
     An answer that ended by itself gets a last token where its tokens lack it: the one that the server names, else the
     chat template's end of a turn, else the first EOS token. ValueError where more than MOST_REFUSED cannot be used.
     """
-    answers, refused = log_lines.read(path, inputs)
+    answers, refused = log_lines.read(path)
     usual_ends = [dialogue.end_of_turn(tokenizer), *([eos_token_id] if isinstance(eos_token_id, int) else eos_token_id)]
     rows, temperatures, unknown_ends, differences = [], set(), Counter(), []
     for answer in answers:

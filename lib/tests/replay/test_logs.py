@@ -34,10 +34,10 @@ def tokenizer():
     return made
 
 
-def texts_of(lines, folder, tokenizer=TOKENIZER, inputs="", eos=EOS, is_array=False):
+def texts_of(lines, folder, tokenizer=TOKENIZER, eos=EOS, is_array=False):
     text = json.dumps(lines, indent=1) if is_array else "\n".join(map(json.dumps, lines))
     (folder / "log").write_bytes(gzip.compress(text.encode()) if is_array else text.encode())
-    return logs.read(folder / "log", tokenizer, eos_token_id=eos, inputs=inputs)
+    return logs.read(folder / "log", tokenizer, eos_token_id=eos)
 
 
 def chat(text="the cat", request=None, usage=None, prompt_token_ids=None, **choice):
@@ -72,11 +72,8 @@ def in_form(form, name, messages, ids, ended):
 def test_every_form_gives_the_texts_that_were_written(form, tmp_path):
     written, ended = ([*CAT_IDS, EOS], WHO_IDS, OTHER_IDS, [*WHO_IDS, EOS]), (True, False, False, True)
     lines, requests = zip(*(in_form(form, *row) for row in zip(NAMES, DIALOGUES, written, ended)))
-    inputs = [json.dumps({"custom_id": name, "body": body}) for name, body in zip(NAMES, requests)]
-    (tmp_path / "input").write_text("\n".join(inputs))
-    texts = texts_of(lines, tmp_path, inputs=tmp_path / "input" if form == "batch" else "", is_array=form == "bare")
-    if form == "batch":
-        assert texts_of([*map(json.loads, inputs), *lines], tmp_path).written == texts.written
+    inputs = [{"custom_id": name, "body": body} for name, body in zip(NAMES, requests)] if form == "batch" else []
+    texts = texts_of([*inputs, *lines], tmp_path, is_array=form == "bare")
     assert texts.names == NAMES and set(texts.known_by) == {logs.BY_IDS} and texts.temperatures == (0.0,)
     assert [*map(TOKENIZER.decode, texts.prompts)] == [messages[0]["content"] for messages in DIALOGUES]
     assert texts.written == written and texts.ended == ended
@@ -189,21 +186,20 @@ def test_an_id_names_one_line(tokenizer, tmp_path):
 BATCH = json.dumps({"custom_id": "a", "body": GOOD["request"]})
 
 
-@pytest.mark.parametrize("text, log, inputs, message", [
-    ("some text\n", "log", "", "has 0 answers that can be used, and 1 that cannot .log, line 1: no JSON in UTF-8"),
-    ("", "log", "", "it has no line"), (json.dumps(GOOD) + "\n{", "log", "", "log, line 2: .*mend or remove these"),
-    ("", "nothing", "", "No such file .*nothing"), ("", "", "", "is a folder; give a file of JSON Lines"),
-    (json.dumps(GOOD), "log", "log", "log, line 1: it is no request; give the batch's input file"),
-    (f"{BATCH}\n{BATCH}", "log", "", "log, line 2: its id 'a' stands in log, line 1 already"),
-    (json.dumps(GOOD).encode("utf-16"), "log", "", "log is in UTF-16; give JSON Lines in UTF-8"),
-    (json.dumps(GOOD).replace("who", "w\xf6").encode("latin-1"), "log", "", "line 1: no JSON in UTF-8 .*0xf6"),
-    ("data: {}\n\ndata: [DONE]\n", "log", "", "is a stream of events, in which an answer is in pieces"),
-    ("INFO 10-01 18:43:28 logger.py:36] Received request a: prompt: 'b'", "log", "", "a server's own log"),
-    (gzip.compress(b"[1]", mtime=0)[:-4], "log", "", "log is a damaged gzip file")])
-def test_a_file_of_which_too_much_is_refused_or_that_is_not_there_is_no_log(text, log, inputs, message, tmp_path):
+@pytest.mark.parametrize("text, log, message", [
+    ("some text\n", "log", "has 0 answers that can be used, and 1 that cannot .log, line 1: no JSON in UTF-8"),
+    ("", "log", "it has no line"), (json.dumps(GOOD) + "\n{", "log", "log, line 2: .*mend or remove these"),
+    ("", "nothing", "No such file .*nothing"), ("", "", "is a folder; give a file of JSON Lines"),
+    (f"{BATCH}\n{BATCH}", "log", "log, line 2: its id 'a' stands in log, line 1 already"),
+    (json.dumps(GOOD).encode("utf-16"), "log", "log is in UTF-16; give JSON Lines in UTF-8"),
+    (json.dumps(GOOD).replace("who", "w\xf6").encode("latin-1"), "log", "line 1: no JSON in UTF-8 .*0xf6"),
+    ("data: {}\n\ndata: [DONE]\n", "log", "is a stream of events, in which an answer is in pieces"),
+    ("INFO 10-01 18:43:28 logger.py:36] Received request a: prompt: 'b'", "log", "a server's own log"),
+    (gzip.compress(b"[1]", mtime=0)[:-4], "log", "log is a damaged gzip file")])
+def test_a_file_of_which_too_much_is_refused_or_that_is_not_there_is_no_log(text, log, message, tmp_path):
     (tmp_path / "log").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        logs.read(tmp_path / log, TOKENIZER, eos_token_id=EOS, inputs=inputs and tmp_path / inputs)
+        logs.read(tmp_path / log, TOKENIZER, eos_token_id=EOS)
 
 
 @pytest.mark.parametrize("lines", [
