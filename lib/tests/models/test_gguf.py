@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from lib import forward
+from lib.forward import stored
 from lib.lab import environment, provenance
-from lib.models import PairError, gguf, gguf_blocks, load, packages
+from lib.models import PairError, gguf, load, packages
 from lib.models.registry import source
 from lib.tests import tiny_gguf
 from lib.tests.real_model import needs_real_model, real_pair
@@ -68,7 +69,7 @@ def test_a_file_or_its_folder_is_a_target_and_a_drafter_and_converts_once(tmp_pa
     shown = capfd.readouterr().err
     assert shown.startswith("converting one.gguf to bfloat16 safetensors, once\n") and shown.count("converting") == 1
     assert (pair.name, pair.target_name, pair.drafter_name, pair.draft_model) == ("one", "one", "none", None)
-    assert pair.eos_token_ids == load.load_served(str(path), []).eos_token_ids == (1, 5)
+    assert pair.eos_token_ids == forward.load_served(str(path), []).eos_token_ids == (1, 5)
     assert pair.window == 128 and pair.vocabulary == len(tiny_gguf.TOKENS)
     assert pair.tokenizer("the")["input_ids"] == [len(tiny_gguf.TOKENS) - 1] and pair.tokenizer.chat_template
     both = load.load_pair(f"{path} | {tmp_path}")
@@ -99,7 +100,7 @@ def random_blocks(kind: TensorType, shape: tuple[int, int]) -> np.ndarray:
     return blocks.reshape(shape[0], -1)
 
 
-@pytest.mark.parametrize("name", gguf_blocks.TYPES)
+@pytest.mark.parametrize("name", stored.TYPES)
 @pytest.mark.parametrize("shape", [(1, 256), (5, 768)], ids=str)
 def test_unpacked_blocks_are_those_that_gguf_py_dequantises(tmp_path, name, shape):
     kind, writer = TensorType[name], gguf_py.GGUFWriter(tmp_path / "one.gguf", "llama")
@@ -108,7 +109,7 @@ def test_unpacked_blocks_are_those_that_gguf_py_dequantises(tmp_path, name, shap
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    numbers, scale, offset, bits = gguf_blocks.unpacked(gguf.read(tmp_path / "one.gguf")[1][0])
+    numbers, scale, offset, bits = stored.unpacked(gguf.read(tmp_path / "one.gguf")[1][0])
     assert scale.dtype == np.float32 and scale.shape == (shape[0], shape[1] // (16 if name == "Q6_K" else 32))
     assert bits == (4 if name.startswith("Q4") else 8) and numbers.dtype == (np.uint8 if bits == 4 else np.int8)
     weights = np.repeat(scale, numbers.shape[1] // scale.shape[1], axis=1) * numbers
@@ -221,9 +222,9 @@ def test_smollm2_is_the_model_of_its_file_in_the_package_that_is_required(monkey
     text = "The café's bill: 3,141.59 €\n\tdef f(x): return x ** 2"
     assert pair.tokenizer.decode(pair.tokenizer(text)["input_ids"]) == text
     tensors = {tensor.name: tensor for tensor in gguf_py.GGUFReader(packages.SMOLLM2.file()).tensors}
-    for name, stored in {"model.embed_tokens": "token_embd", "model.layers.7.mlp.down_proj": "blk.7.ffn_down",
-                         "model.layers.29.self_attn.v_proj": "blk.29.attn_v"}.items():
-        tensor = tensors[f"{stored}.weight"]
+    for name, in_file in {"model.embed_tokens": "token_embd", "model.layers.7.mlp.down_proj": "blk.7.ffn_down",
+                          "model.layers.29.self_attn.v_proj": "blk.29.attn_v"}.items():
+        tensor = tensors[f"{in_file}.weight"]
         weights = torch.tensor(gguf_py.dequantize(tensor.data, tensor.tensor_type)).bfloat16()
         part = pair.target.get_submodule(name)
         assert torch.equal(part.panels.rows().bfloat16() if hasattr(part, "panels") else part.weight, weights), name
