@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import logging
 import os
 import re
@@ -10,11 +11,10 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import nbformat
 import psutil
-from jupyter_client.kernelspec import KernelSpec
-from jupyter_client.manager import AsyncKernelManager
 
 from lib.lab import atomic_file, tables
 from lib.lab.parameters import defaults_of
@@ -30,19 +30,9 @@ SCRIPTS = {'class=\\"frames': Path(__file__).with_name("page.js"),
 DESIGNER = "designer"  # the page that has the report's designer alone
 
 
-class OwnKernel(AsyncKernelManager):
-    """Starts kernels in this interpreter, whatever kernels Jupyter's folders hold."""
-
-    @property
-    def kernel_spec(self) -> KernelSpec:
-        """How a kernel starts."""
-        return KernelSpec(argv=[sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
-                          display_name="Python", language="python")
-
-
-def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
+def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> dict[str, str]:
     """Runs a notebook where it stands, in this interpreter, with the values that differ from its defaults; its executed
-    copy is written into the folder when it has finished.
+    copy is written into the folder when it has finished. Returns the versions of the packages that it imported.
 
     RuntimeError says in which cell and with which error it stopped. Any other exception (Ctrl-C) ends the kernel and is
     raised again.
@@ -50,6 +40,8 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
     import papermill
     from nbclient.exceptions import DeadKernelError
     from papermill.exceptions import PapermillExecutionError
+
+    from lib.lab.kernel import IMPORTED, OwnKernel
 
     defaults = defaults_of(notebook)
     changed = {name: value for name, value in values.items() if name in defaults and value != defaults[name]}
@@ -59,13 +51,13 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
     logging.getLogger("papermill").setLevel(logging.CRITICAL)  # the error is shown once, by the command
     others = set(psutil.Process().children(recursive=True))  # workers, which end by themselves
     # outside the main thread, where nbclient would take over Ctrl-C
-    with ThreadPoolExecutor(1) as pool:
+    with TemporaryDirectory() as scratch, ThreadPoolExecutor(1) as pool:
         work = pool.submit(
             papermill.execute_notebook, notebook, unfinished, changed, cwd=notebook.parent, kernel_name="python3",
             kernel_manager_class=OwnKernel,
             progress_bar={"desc": notebook.stem, "leave": False, "disable": None},  # only on a terminal
             # At its end jupyter_client interrupts the kernel, which would log that as an error.
-            extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}"],
+            extra_arguments=[f"--IPKernelApp.log_level={logging.CRITICAL}", f"{IMPORTED}{scratch}/imported.json"],
             stdout_file=sys.stdout,
             request_save_on_cell_execute=False)  # saving per cell takes longer than many cells; errors save it too
         try:
@@ -83,8 +75,11 @@ def run(notebook: Path, folder: Path, values: Mapping[str, object]) -> None:
                         child.kill()
                 wait([work], timeout=0.5)
             raise
+        imported = Path(scratch, "imported.json")
+        versions = json.loads(imported.read_text()) if imported.exists() else {}  # of a kernel that ended by itself
     write_clean(nbformat.read(unfinished, as_version=4), final)
     unfinished.unlink()
+    return versions
 
 
 def write_clean(notebook: nbformat.NotebookNode, path: Path) -> None:

@@ -3,7 +3,9 @@
 import hashlib
 import json
 import os
+import platform
 import subprocess
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,6 +17,7 @@ from lib.lab import environment
 LIB = Path(__file__).resolve().parents[1]
 HOME = LIB.parent
 APART = {"tests", "explorers", "training", "__pycache__"}  # folders of lib that do not count for a fingerprint
+MODULES = {"PyYAML": "yaml", "beautifulsoup4": "bs4"}  # of packages that have another name than theirs
 RENDER = "DRAFT_TREES_RENDER"  # in the environment, while notebooks are executed on the tables of a finished run
 
 
@@ -64,6 +67,13 @@ def versions() -> dict[str, str]:
     text = (HOME / "requirements.txt").read_text(encoding="utf-8")
     required = [*environment.required(text), *environment.required(text, "model")]
     return {name: environment.installed(name) or "absent" for name, _ in required}
+
+
+def imported() -> dict[str, str]:
+    """The versions of Python, and of those of `versions` that this process has imported, as the modules say."""
+    modules = {name: sys.modules.get(MODULES.get(name, name.replace("-", "_"))) for name in versions()}
+    return {"python": platform.python_version()} | {
+        name: getattr(module, "__version__", versions()[name]) for name, module in modules.items() if module}
 
 
 @cache

@@ -42,10 +42,10 @@ def carry_out(plan: RunPlan, say: Say) -> None:
             record["stages"].pop(name, None)
             save(plan.folder, record)
             start = time.monotonic()
-            execute.run(plan.home / "notebooks" / f"{name}.ipynb", plan.folder / "executed", values)
+            imported = execute.run(plan.home / "notebooks" / f"{name}.ipynb", plan.folder / "executed", values)
             seconds = round(time.monotonic() - start, 1)
             record["stages"][name] = {"commit": record["commit"], "machine": record["machine"], "seconds": seconds,
-                                      "finished": datetime.now(UTC).isoformat(timespec="seconds")}
+                                      "imported": imported, "finished": datetime.now(UTC).isoformat(timespec="seconds")}
             save(plan.folder, record)
             say(f"{head} done in {timedelta(seconds=round(seconds))}")
 

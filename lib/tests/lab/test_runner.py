@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -220,7 +221,9 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(home, cap
     text = (folder / "run.json").read_text()
     assert str(home) not in text and str(HOME) not in text
     assert json.loads(text).keys() >= {"commit", "versions", "machine", "models", "prompts", "parameters"}
-    assert json.loads(text)["stages"]["01_shapes"].keys() == {"commit", "finished", "machine", "seconds"}
+    assert json.loads(text)["stages"]["01_shapes"]["imported"].items() >= {
+        "python": platform.python_version(), "ipykernel": provenance.versions()["ipykernel"]}.items()
+    assert json.loads(text)["stages"]["01_shapes"].keys() == {"commit", "finished", "imported", "machine", "seconds"}
 
 
 ROWS = """\
