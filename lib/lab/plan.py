@@ -14,6 +14,7 @@ from pydantic import ConfigDict
 from lib.lab.parameters import Parameters, Value, defaults_of, nearest, pieces
 
 REPORT = "06_report"  # the notebook that becomes report.html
+FILE = re.compile(r"\.(csv|gguf|jsonl?)$")  # the end of a name that is a file's, whether it exists or not
 RUN_DIR = "run_dir"  # the parameter that the runner sets: the folder for tables and figures
 Classes = Mapping[str, type[Parameters]]  # of the parameters of each notebook, by its name
 
@@ -108,10 +109,12 @@ def load_profile(path: Path, names: Iterable[str]) -> Profile:
 
 
 def _parted(setting: str, notebooks: Path) -> tuple[str, str]:
-    """Name and value of a setting; a path in it becomes relative to the notebooks' folder."""
+    """Name and value of a setting; a path in it, and the name of a file that is missing, become relative to the
+    notebooks' folder.
+    """
     name, equals, text = map(str.strip, setting.partition("="))
     if not equals:
         raise UsageError(f"--set {setting!r}: write --set name=value")
-    parts = [os.path.relpath(part, notebooks) if re.search("[/.,;]", part) and Path(part).exists() else part
-             for part in pieces(text)]
+    parts = [os.path.relpath(Path(part).expanduser(), notebooks)
+             if FILE.search(part) or re.search("[/.,;]", part) and Path(part).exists() else part for part in pieces(text)]
     return name, "".join(parts)

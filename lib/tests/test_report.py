@@ -237,6 +237,16 @@ def test_costs_predictions_races_and_drafters_follow_from_their_tables(shown):
         assert near(speed, np.exp(whole[reference, int(batch), winners[int(batch)]])), batch
 
 
+def test_the_pace_of_number_formats_is_that_of_costs_times_speeds(shown):
+    formats = next(frame for frame in shown["frame"] if "tokens per second" in frame)
+    costs, answers = (tables.read(REFERENCE, f"05_{name}") for name in ("costs", "answers"))
+    for backend, row in formats.iterrows():
+        (milliseconds,) = costs.query("backend == @backend and batch == 1 and method == 'plain'")["ms"]
+        speed = answers.query("backend == @backend and batch == 1 and role == 'recommended'")["value"].item()
+        assert near(str(row["ms per plain step"]), milliseconds)
+        assert near(str(row["tokens per second"]), 1000 * speed / milliseconds), backend
+
+
 def test_rules_follow_from_their_tables():
     exact, proof = (tables.read(REFERENCE, f"04_rules_{name}") for name in ("exact", "proof"))
     text = chapter_text("04")

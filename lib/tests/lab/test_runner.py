@@ -173,15 +173,16 @@ def test_the_profiles_that_come_along_fit_the_notebooks_and_quick_is_what_these_
 
 
 @pytest.mark.parametrize("words", [["cpu", "--set", "bugdet=3"], ["cpu", "--set", "pairs=./none"],
-                                   ["cpu", "--set", "prompts=lines.jsonl"], ["rnder", "x"]])
+                                   ["cpu", "--set", "prompts=lines.jsonl"], ["cpu", "--set", "prompts=none.jsonl"],
+                                   ["rnder", "x"]])
 def test_a_wrong_command_imports_no_model_code(tmp_path, words):
     (tmp_path / "lines.jsonl").write_text('{"turns": ["x"]}\n{"turns": 1}\n')
     code = ("import sys\nfrom lib.__main__ import main\nstatus = main(sys.argv[1:])\n"
             "assert not {'torch', 'transformers'} & sys.modules.keys()\nsys.exit(status)")
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, text=True, capture_output=True,
                           env=os.environ | {"PYTHONPATH": str(HOME)})
-    assert done.returncode == 2 and re.search("budget|there is no folder ./none|line 2: turns is|did you mean render",
-                                              done.stderr) and len(done.stderr.splitlines()) == 1, done.stderr
+    expected = f"budget|there is no folder ./none|line 2: turns is|{tmp_path}/none.jsonl|did you mean render"
+    assert done.returncode == 2 and re.search(expected, done.stderr) and len(done.stderr.splitlines()) == 1, done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------------- running
