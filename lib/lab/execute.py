@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 import nbformat
 import psutil
 
-from lib.lab import atomic_file, tables
+from lib.lab import atomic_file, provenance, tables
 from lib.lab.parameters import defaults_of
 from lib.lab.plan import REPORT
 from lib.lab.theme import with_palette
@@ -27,6 +27,7 @@ PAGE = Path(__file__).with_name("page.html.j2")
 # Scripts by the mark of the parts of a page that need them: frames, and the tree designer.
 SCRIPTS = {'class=\\"frames': Path(__file__).with_name("page.js"),
            'class=\\"designer': Path(__file__).parents[1] / "explorers" / "designer.js"}
+LINK = re.compile(r"\]\((?![a-z]+:|#)(\S+?)\)")  # of Markdown, to a file
 DESIGNER = "designer"  # the page that has the report's designer alone
 
 
@@ -136,12 +137,21 @@ def pages(executed: Path, target: Path) -> None:
         others = [other for other in read if other != REPORT] if name == REPORT else [REPORT]
         links = {os.path.relpath(addresses[other], path.parent): titles[other] for other in others if other in read}
         links |= {os.path.relpath(tables.DECLARED, path.parent): "What the columns of all tables mean"}
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = LINK.sub(lambda link: f"]({address_of(link[1], path.parent, addresses)})", cell.source)
         written = nbformat.writes(notebook)
         scripts = [path.read_text(encoding="utf-8") for mark, path in SCRIPTS.items() if mark in written]
         hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
         body, _ = exporter.from_notebook_node(notebook, {
             "metadata": {"name": titles[name]}, "links": links, "scripts": scripts, "hashes": hashes})
         atomic_file.replace(path, body.encode())
+
+
+def address_of(link: str, folder: Path, pages_of_run: Mapping[str, Path]) -> str:
+    """From a folder, what a notebook links to: a page of the same run, else the file beside the project's notebooks."""
+    page = pages_of_run.get(Path(link).stem) if link.endswith(".ipynb") else None
+    return os.path.relpath(page or provenance.HOME / "notebooks" / link, folder)
 
 
 def fold_code(notebook: nbformat.NotebookNode) -> None:

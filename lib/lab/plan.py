@@ -115,6 +115,11 @@ def _parted(setting: str, notebooks: Path) -> tuple[str, str]:
     name, equals, text = map(str.strip, setting.partition("="))
     if not equals:
         raise UsageError(f"--set {setting!r}: write --set name=value")
-    parts = [os.path.relpath(Path(part).expanduser(), notebooks)
-             if FILE.search(part) or re.search("[/.,;]", part) and Path(part).exists() else part for part in pieces(text)]
+    parts = [os.path.relpath(Path(part).expanduser(), notebooks) if FILE.search(part) or _is_path(part) else part
+             for part in pieces(text)]
     return name, "".join(parts)
+
+
+def _is_path(part: str) -> bool:
+    """Whether a piece of a setting is written as a path, and exists."""
+    return bool(re.search("[/.,;]", part)) and Path(part).exists()

@@ -84,7 +84,7 @@ def machine(device: str | torch.device = "cpu") -> dict[str, object]:
     }
     if torch.device(device).type == "cuda":
         if not torch.cuda.is_available():
-            raise RuntimeError("PyTorch finds no GPU here; install its CUDA build and the driver, or take another profile")
+            raise RuntimeError("PyTorch finds no GPU; install its CUDA build and a driver, or take another profile")
         gpu = torch.cuda.get_device_properties(device)
         facts |= {"gpu": gpu.name, "gpu_memory_gb": round(gpu.total_memory / 1e9, 1), "cuda": torch.version.cuda}
     return facts

@@ -48,6 +48,10 @@ try:
     Path("whole" if Path("broken").exists() else ".").stat()
 except OSError as cause:
     raise ValueError("no such tree; take another") from cause"""
+TEXT = """\
+# What is it?
+
+[broken](02_broken.ipynb), [atlas](../data/atlas/README.md), [Medusa](https://arxiv.org/abs/2401.10774)"""
 REPORT = """\
 import os
 from IPython.display import Markdown, display
@@ -71,7 +75,7 @@ README = f"# Trees\n{runner.FINDINGS[0]}\nold news\n{runner.FINDINGS[1]}\nThe re
 
 def notebook(*cells: str, constants: str = "run_dir = ''") -> nbformat.NotebookNode:
     first = v4.new_code_cell(constants, metadata={"tags": ["parameters"]})
-    made = v4.new_notebook(cells=[v4.new_markdown_cell("# What is it?"), first, *map(v4.new_code_cell, cells)])
+    made = v4.new_notebook(cells=[v4.new_markdown_cell(TEXT), first, *map(v4.new_code_cell, cells)])
     made.metadata.update(kernelspec={"name": "python3", "display_name": "Python 3", "language": "python"})
     return made
 
@@ -209,6 +213,10 @@ def test_a_failing_notebook_stops_the_run_and_the_same_command_goes_on(home, cap
     assert "os.environ" in " ".join(folded.get_text() for folded in page.find_all("details"))
     assert [link["href"] for link in page.nav.find_all("a")] == [
         "chapters/01_shapes.html", "chapters/02_broken.html", os.path.relpath(tables.DECLARED, folder)]
+    chapter = BeautifulSoup((folder / "chapters" / "01_shapes.html").read_text(), "html.parser")
+    assert [link["href"] for link in chapter.main.select("p a")] == [
+        "02_broken.html", os.path.relpath(HOME / "data" / "atlas" / "README.md", folder / "chapters"),
+        "https://arxiv.org/abs/2401.10774"]
     read = nbformat.read(folder / "executed" / "01_shapes.ipynb", as_version=4)
     assert "papermill" not in read.metadata and str(home) not in nbformat.writes(read)
     for path in ("data/results/reference/tables/made.csv", "data/results/reference/tables/large.csv.xz",
