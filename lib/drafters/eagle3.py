@@ -1,6 +1,6 @@
 """EAGLE-3: a one-layer head drafts by continuing features of the target (Li et al. 2025)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -8,7 +8,6 @@ from torch import Tensor
 from lib.drafters.drafter import added_tokens
 from lib.drafters.filling import Filling
 from lib.drafters.head_drafter import HeadDrafter, padded
-from lib.drafters.heads.eagle3 import unroll
 from lib.drafters.heads.layers import CachedLayers, embed
 from lib.drafters.heads.native_fill import HeadFill
 from lib.drafters.levels import native_levels
@@ -103,9 +102,3 @@ class Eagle3Drafter(HeadDrafter):
     def _logits(self, features: Tensor) -> Tensor:
         """[B, k, V], or of the head's tokens [B, k, K], of features [B, k, H]."""
         return self.output(self.head.norm(features))
-
-    def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
-        features = self.head.read(hidden)
-        following = torch.cat([text[1:], text.new_zeros(depth)])[None].to(features.device)
-        for out in unroll(self.head, self.target, features, following, depth):
-            yield self._logits(out[0, start - 1 : len(text) - 2])

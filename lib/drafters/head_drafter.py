@@ -1,6 +1,6 @@
 """The base of drafters with a trained head, which reads the target's hidden states."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -22,10 +22,6 @@ class HeadDrafter(Drafter):
 
     output: the head's own output layer, else the target's, or its rows for the tokens that the head drafts. reduced:
     an output layer of these tokens; None where the head drafts all. cache: of the head's layers, if it has some.
-
-    For `read_ahead` a kind defines `_ahead(hidden, text, start, depth)`: for d = 0, 1, ... the logits [n, V or K] of
-    the tokens d + 1 after each root, from hidden states [1, T - 1, H] per layer of text int64[T] without its last
-    token. The n = T - 1 - start roots are the tokens from `start` to the last but one.
     """
 
     wants_hidden_states = True
@@ -73,6 +69,15 @@ class HeadDrafter(Drafter):
 
     def _renew_layers(self) -> None:
         """Of a kind that runs layers over a cache."""
+
+    def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
+        """For d = 0, 1, ... the logits [n, V or K] of the tokens d + 1 after each root, from hidden states [1, T - 1, H]
+        per layer of text int64[T] without its last token. Roots are the tokens from `start` to the last but one.
+        """
+        tokens = torch.cat([text, text.new_zeros(depth)])[None].to(self.target.device)
+        before = torch.arange(start, len(text) - 1, device=tokens.device)
+        for ahead, states in enumerate(self.head.along(self.target, hidden, tokens, before, depth)):
+            yield self.head.biased(self.output(states[0]), tokens[0, before + ahead])
 
     @torch.inference_mode()
     def read_ahead(self, hidden_states: Sequence[Sequence[Tensor]], texts: Sequence[Tensor], starts: Sequence[int],

@@ -15,8 +15,6 @@ from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
-STARTS = 64  # rounds of a known text that are read in one forward pass
-
 
 class MarginalDrafter(HeadDrafter):
     """Takes one distribution per depth from its head in each round: a node of rank r at depth d is the r-th best token
@@ -39,14 +37,9 @@ class MarginalDrafter(HeadDrafter):
                 self.calls += 1
                 logits = self._marginals(drafted.max_depth)
             with one_thread():
-                filling.grow(level, self._biased(logits[:, level.depth, None], filling.tokens_of(level)), draws)
+                filling.grow(level, self.head.biased(logits[:, level.depth, None], filling.tokens_of(level)), draws)
         self.drafts, _ = filling.drafts()
         return self.drafts
-
-    def _biased(self, logits: Tensor, before: Tensor) -> Tensor:
-        """Logits after tokens `before`, to which a Markov head adds."""
-        bias = self.head.bias(before.to(logits.device))
-        return logits if bias is None else logits + bias
 
     @torch.no_grad()
     def commit(self, accepted: list[list[int]], bonus: list[int], target_outputs=None,
@@ -72,8 +65,7 @@ class MedusaDrafter(MarginalDrafter):
         return self.head.logits(self.head.states(self.newest, depth), self.output)
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
-        states = self.head.states(hidden[-1][0, start - 1 : len(text) - 2])
-        return self.head.logits(states, self.output).unbind(1)
+        return self.head.logits(self.head.states(hidden[-1][0, start - 1 : len(text) - 2]), self.output).unbind(1)
 
 
 class DFlashDrafter(MarginalDrafter):
@@ -97,14 +89,6 @@ class DFlashDrafter(MarginalDrafter):
         states = self.layers(block, torch.arange(size, device=device), self.cache, sees)
         self.cache.forget()
         return self.output(self.head.by_depth(states)[:, :depth])
-
-    def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
-        features = self.head.read(hidden)
-        before = torch.arange(start, len(text) - 1, device=features.device)
-        parts = zip(text[None, start:-1].to(features.device).split(STARTS, 1), before.split(STARTS))
-        states = torch.cat([self.head.states_along(self.target, features, *part)[0] for part in parts])
-        for ahead, logits in enumerate(self.output(states).unbind(1)):
-            yield self._biased(logits[: len(text) - 1 - start - ahead], text[start + ahead : -1])
 
 
 class DSparkDrafter(DFlashDrafter):

@@ -3,11 +3,9 @@
 own_text   lets a chat model write dialogues
 heads      trains heads of a target, or a small draft model, on its dialogues
 ngrams     counts a target's tables of n-grams in its dialogues
-publish    copies trained models, heads and tables to data/models
 """
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,7 +19,7 @@ def main(arguments: Sequence[str]) -> None:
     """Carries out `python -m lib training COMMAND ...`; SystemExit with one line for values that cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m lib training", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=["own_text", "heads", "ngrams", "publish"])
+    parser.add_argument("command", choices=["own_text", "heads", "ngrams"])
     for name, kind, default, explanation in (
             ("target", str, SMOLLM2, "a chat model: a shipped one or a folder"),
             ("folder", Path, Path("data/runs/training"), "of trained models, heads and tables"),
@@ -32,8 +30,6 @@ def main(arguments: Sequence[str]) -> None:
             ("tokens", int, 2_000_000, "of own_text, earlier ones included")):
         parser.add_argument(f"--{name}", type=kind, default=default, help=f"{explanation} (default: %(default)s)")
     options = parser.parse_args(arguments)
-    if options.command == "publish":
-        return publish(options.folder, Path("data/models"))
     try:
         if options.command == "own_text":
             return own_text.write(forward.load_pair(options.target, "auto", options.device), options.tokens)
@@ -44,9 +40,3 @@ def main(arguments: Sequence[str]) -> None:
             heads.make(pair, options.kinds.split(","), options.folder, options.steps, options.temperature)
     except ValueError as error:
         parser.error(" ".join(str(error).split()))
-
-
-def publish(folder: Path, shipped: Path) -> None:
-    """Copies trained draft models, heads and tables to `shipped`."""
-    for path in (*folder.glob("heads/*/*/model.safetensors"), *folder.glob(f"*/{heads.NANO}/model.safetensors")):
-        shutil.copytree(path.parent, shipped / path.parent.relative_to(folder), dirs_exist_ok=True)

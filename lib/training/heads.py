@@ -1,6 +1,6 @@
 """Heads and small draft models of a frozen target: `python -m lib training heads --target T --kinds K,...`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,21 +34,27 @@ def make(pair, kinds: Sequence[str], folder: Path, steps: int | None = None, tem
     """
     if unknown := {*kinds} - {NANO, *heads.KINDS}:
         raise ValueError(f"there is no kind {min(unknown)!r}; choose among {', '.join([*heads.KINDS, NANO])}")
-    target, name = pair.target, pair.target_name
-    frequent = vocabulary.most_frequent(own_text.load(name).values())[: vocabulary.REDUCED].sort().values
     for kind in kinds:
         plan = NANO_PLAN if kind == NANO else PLAN
         plan = replace(plan, steps=plan.steps if steps is None else steps, temperature=temperature)
-        windows, held_out = own_text.lessons(pair, plan.length)
+        if kind != NANO:
+            learn(pair, kind, plan, folder / "heads" / pair.target_name / kind)
+            continue
         torch.manual_seed(plan.seed)
-        if kind == NANO:
-            model, into = student(target), folder / name / kind
-            loop.train(model, target, slice(None), windows, held_out, plan, into)
-            model.bfloat16().save_pretrained(into)
-        else:
-            head, into = new(kind, target, frequent), folder / "heads" / name / kind
-            loop.train(head, target, frequent, windows, held_out, plan, into)
-            heads.save(head, into)
+        model, into = student(pair.target), folder / pair.target_name / kind
+        loop.train(model, pair.target, slice(None), *own_text.lessons(pair, plan.length), plan, into)
+        model.bfloat16().save_pretrained(into)
+
+
+def learn(pair, kind: str, plan: loop.TrainingPlan, into: Path, drafted: int = vocabulary.REDUCED,
+          options: Mapping[str, object] | None = None) -> Head:
+    """Trains a new head, of so many of the target's most frequent tokens, and saves it; options: as for `new`."""
+    tokens = vocabulary.most_frequent(own_text.load(pair.target_name).values())[:drafted].sort().values
+    torch.manual_seed(plan.seed)
+    head = new(kind, pair.target, tokens, options)
+    loop.train(head, pair.target, tokens, *own_text.lessons(pair, plan.length), plan, into)
+    heads.save(head, into)
+    return head
 
 
 def student(target) -> LlamaForCausalLM:
@@ -69,14 +75,15 @@ def student(target) -> LlamaForCausalLM:
     return model.to(target.device)
 
 
-def new(kind: str, target, drafted: Tensor) -> Head:
-    """A new head of a kind that drafts these tokens int64[K] of the target."""
-    head = heads.KINDS[kind](settings(kind, target.config, len(drafted))).to(target.device)
+def new(kind: str, target, drafted: Tensor, options: Mapping[str, object] | None = None) -> Head:
+    """A new head of a kind that drafts these tokens int64[K] of the target; options: instead of those of OPTIONS."""
+    head = heads.KINDS[kind](settings(kind, target.config, len(drafted), options)).to(target.device)
     head.tokens.copy_(drafted)
     return head
 
 
-def settings(kind: str, target_config, draft_vocab_size: int | None = None) -> LlamaConfig:
+def settings(kind: str, target_config, draft_vocab_size: int | None = None,
+             options: Mapping[str, object] | None = None) -> LlamaConfig:
     """A new head's configuration, narrower than a layer of its target: two thirds of the query heads over one key head,
     and a feed-forward layer of the hidden size. draft_vocab_size: how many of the target's tokens it drafts, or all.
     """
@@ -88,7 +95,7 @@ def settings(kind: str, target_config, draft_vocab_size: int | None = None) -> L
         intermediate_size=config.hidden_size, max_position_embeddings=config.max_position_embeddings,
         rms_norm_eps=getattr(config, "rms_norm_eps", 1e-6), kind=kind, mask_token_id=min(MASK, config.vocab_size - 1),
         feature_layers=feature_layers(config.num_hidden_layers), draft_vocab_size=draft_vocab_size,
-        **{"num_hidden_layers": 1, **OPTIONS[kind]})
+        **{"num_hidden_layers": 1, **(OPTIONS[kind] if options is None else options)})
 
 
 def feature_layers(layers: int) -> list[int]:

@@ -12,9 +12,9 @@ from safetensors import torch as safetensors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lib.drafters.heads.eagle3 import Eagle3Head, unroll
+from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.drafters.heads.layers import Head
-from lib.drafters.heads.marginals import BlockHead, MedusaHeads
+from lib.drafters.heads.marginals import BlockHead
 from lib.lab import atomic_file
 from lib.training.own_text import Windows
 
@@ -28,7 +28,10 @@ CURVE_STEPS, CHECKPOINT_SECONDS = 100, 300  # between two points of a held-out c
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Steps of rows x length tokens. The learning rate falls to zero over the last ones, a share `decay` of all."""
+    """Steps of rows x length tokens. The learning rate falls to zero over the last ones, a share `decay` of all.
+    windows: of the text that are learned; None: all. stride: tokens between the starts of a window's blocks. muon:
+    whether Muon serves matrices (see `optimisers_of`).
+    """
 
     steps: int
     rows: int
@@ -37,6 +40,9 @@ class TrainingPlan:
     seed: int
     decay: float
     temperature: float = 1.0
+    windows: int | None = None
+    stride: int = STRIDE
+    muon: bool = True
 
     def __post_init__(self):
         if not (self.steps > 0 and self.temperature > 0):
@@ -67,13 +73,14 @@ def train(model: nn.Module, target, drafted: Tensor | slice, windows: Windows, h
     """
     target.requires_grad_(False)
     entropy = torch.compile(cross_entropy, dynamic=True)  # fused, which halves a step of several depths on a CPU
-    optimisers, checkpoint = optimisers_of(model), into.with_name(f"{into.name}.checkpoint.safetensors")
+    optimisers, checkpoint = optimisers_of(model, plan.muon), into.with_name(f"{into.name}.checkpoint.safetensors")
     first, saved = _resume(checkpoint, model, optimisers), time.perf_counter()
+    windows = [part[: plan.windows] for part in windows]
     order = torch.randperm(len(windows[0]), generator=torch.Generator().manual_seed(plan.seed))
     into.mkdir(parents=True, exist_ok=True)
 
     def learn(tokens: Tensor, learned: Tensor, step: int) -> Tensor:
-        hidden, states, positions = depths_of(model, target, tokens, step)
+        hidden, states, positions = depths_of(model, target, tokens, step, plan.stride)
         teacher = logits_of(target, target, hidden[-1], tokens, drafted)
 
         def loss_of(state: Tensor, depth: int) -> Tensor:
@@ -89,7 +96,7 @@ def train(model: nn.Module, target, drafted: Tensor | slice, windows: Windows, h
         loss = sum(learn(*(window[part].to(target.device) for window in windows), step)
                    for part in rows.split(max(1, PASS_TOKENS // plan.length)))
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimiser, factor in zip(optimisers, (1, 0.5)):
+        for optimiser, factor in zip(optimisers, (0.5, 1)):
             optimiser.param_groups[0]["lr"] = factor * plan.rate(step)
             optimiser.step()
             optimiser.zero_grad()
@@ -103,24 +110,20 @@ def train(model: nn.Module, target, drafted: Tensor | slice, windows: Windows, h
             saved = time.perf_counter()
 
 
-def depths_of(model, target, tokens: Tensor, step: int = 0) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
+def depths_of(model, target, tokens: Tensor, step: int = 0,
+              stride: int = STRIDE) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
     """Of a text int64[B, T + 1]: the target's hidden states [B, T, H] by layer; the states [B, T', H] of a head or a
     draft model by depth; and the positions int64[T'] after which the first depth predicts the token, those of each
     further depth one later.
     """
     hidden = target.base_model(tokens[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
-    end = tokens.shape[1]
-    if isinstance(model, MedusaHeads):
-        states = model.states(hidden[-1][:, : end - 1 - model.depth]).unbind(-2)
-        return hidden, states, torch.arange(1, end - model.depth)
-    if isinstance(model, Eagle3Head):  # its training-time test continues its own features (Li et al. 2025, sec. 3.2)
-        features = unroll(model, target, model.read(hidden)[:, : end - 1 - UNROLLED], tokens[:, 1:], UNROLLED)
-        return hidden, [*map(model.norm, features)], torch.arange(1, end - UNROLLED)
-    if isinstance(model, BlockHead):  # blocks start every few tokens, in each step from another one on
-        positions = torch.arange(1 + step % STRIDE, end - model.depth, STRIDE, device=tokens.device)
-        states = model.states_along(target, model.read(hidden), tokens[:, positions], positions)
-        return hidden, states.unbind(2), positions
-    return hidden, [model.base_model(tokens[:, :-1], use_cache=False).last_hidden_state], torch.arange(end - 1)
+    if not isinstance(model, Head):
+        states = model.base_model(tokens[:, :-1], use_cache=False).last_hidden_state
+        return hidden, [states], torch.arange(tokens.shape[1] - 1)
+    depth = UNROLLED if isinstance(model, Eagle3Head) else model.depth
+    step, stride = (step, stride) if isinstance(model, BlockHead) else (0, 1)  # where blocks start varies by step
+    positions = torch.arange(1 + step % stride, tokens.shape[1] - depth, stride, device=tokens.device)
+    return hidden, [*model.along(target, hidden, tokens, positions, depth)], positions
 
 
 def logits_of(model, target, states: Tensor, before: Tensor, drafted: Tensor | slice) -> Tensor:
@@ -129,8 +132,7 @@ def logits_of(model, target, states: Tensor, before: Tensor, drafted: Tensor | s
     """
     layer = (target if isinstance(model, Head) else model).get_output_embeddings()
     logits = F.linear(states, layer.weight[drafted], None if layer.bias is None else layer.bias[drafted])
-    bias = model.bias(before) if isinstance(model, Head) else None
-    return logits if bias is None else logits + bias
+    return model.biased(logits, before) if isinstance(model, Head) else logits
 
 
 def cross_entropy(logits: Tensor, teacher: Tensor, temperature: float = 1.0) -> Tensor:
@@ -177,13 +179,18 @@ def evaluate(model, target, drafted: Tensor | slice, held_out: Windows) -> pd.Da
                          "agreement": agreed / count, "tokens": count.int()}).round(4)
 
 
-def optimisers_of(model: nn.Module) -> tuple[torch.optim.Muon, torch.optim.AdamW]:
-    """Muon (Jordan et al. 2024) for hidden matrices, with AdamW's root mean square of updates; AdamW for others."""
+def optimisers_of(model: nn.Module, muon: bool = True) -> list[torch.optim.Optimizer]:
+    """AdamW for all parameters, or with `muon` Muon (Jordan et al. 2024) for hidden matrices, with AdamW's root mean
+    square of updates.
+    """
     matrices, others = [], []
     for name, parameter in model.named_parameters():
-        (matrices if parameter.ndim == 2 and "embed" not in name and "head" not in name else others).append(parameter)
-    return (torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0, fused=True))
+        hidden = parameter.ndim == 2 and "embed" not in name and "head" not in name
+        (matrices if muon and hidden else others).append(parameter)
+    optimisers = [torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0, fused=True)]
+    if muon:
+        optimisers.append(torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"))
+    return optimisers
 
 
 def _save(path: Path, step: int, model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]) -> None:

@@ -39,16 +39,11 @@ class Eagle3Head(Head):
         return (normed if self.normed_residual else features,
                 torch.cat([self.midlayer.input_layernorm(embedded), normed], dim=-1))
 
-
-def unroll(head: Eagle3Head, target, features: Tensor, tokens: Tensor, steps: int) -> Iterator[Tensor]:
-    """The head's outputs along a text from every entry at once: yields [B, T, H] for each of `steps` steps.
-
-    features [B, T, H]: of tokens 0 .. T - 1; tokens int64[B, T + steps]: those after the first. Step d at entry j reads
-    token j + 1 + d and predicts token j + 2 + d.
-    """
-    attend, length = Unrolled(), features.shape[1]
-    positions = torch.arange(length, device=features.device)[None]
-    for step in range(steps):
-        x, read = head.enter(features, embed(head, target, tokens[:, step : step + length]))
-        features = head.midlayer(x, positions + step, attend, read)
-        yield features
+    def along(self, target, hidden: Sequence[Tensor], tokens: Tensor, before: Tensor, depth: int) -> Iterator[Tensor]:
+        """As for `Head`; the head is unrolled from every entry up to the last root at once, each on its own features."""
+        attend, features = Unrolled(), self.read(hidden)[:, : before[-1]]
+        entries = torch.arange(features.shape[1], device=features.device)
+        for step in range(depth):
+            x, read = self.enter(features, embed(self, target, tokens[:, entries + 1 + step]))
+            features = self.midlayer(x, entries[None] + step, attend, read)
+            yield self.norm(features[:, before - 1])

@@ -18,7 +18,10 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Head(nn.Module):
-    """The base of heads.
+    """The base of heads. A kind defines `along(target, hidden, tokens, before, depth)`: for d = 0, 1, ... the states
+    [B, S, H] that predict the tokens d + 1 after each root, in rounds that start along texts and follow them. hidden:
+    the target's hidden states [B, T, H] by layer; tokens int64[B, T + depth]; before int64[S], ascending: the number of
+    tokens before each root, 1 to T - 1, whose hidden states the round may read.
 
     tokens: int64[K], ascending, the tokens of the target that a head drafts; None for all. lm_head, embed_tokens: an
     output layer of these tokens and an embedding, where the file has them; None where the target's serve the head too.
@@ -35,9 +38,9 @@ class Head(nn.Module):
         if getattr(config, "own_embedding", False):
             self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
 
-    def bias(self, before: Tensor) -> Tensor | None:
-        """What the tokens int64[...] before add to the logits, [..., K]; None without a Markov head."""
-        return None if self.markov_head is None else self.markov_head(before, self.tokens)
+    def biased(self, logits: Tensor, before: Tensor) -> Tensor:
+        """Logits [..., K] after tokens int64[...], to which a Markov head adds."""
+        return logits if self.markov_head is None else logits + self.markov_head(before.to(logits.device), self.tokens)
 
 
 def embed(head: Head, target, tokens: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from lib.attention.operator import tree_attention
 from lib.drafters.heads.layers import Head, HeadLayer, embed
 
+STARTS = 64  # rounds of known texts that a block head reads in one forward pass
+
 
 class ResidualBlock(nn.Module):
     """x + SiLU(W1 x): zero weights at first, so that an untrained head is the target's own output layer."""
@@ -45,6 +47,10 @@ class MedusaHeads(Head):
         """The inputs [..., K, H] of the output layers, from last hidden states [..., H] of the target; K <= `depth`."""
         stacks = [self.get_submodule(str(number)) for number in range(self.depth)]
         return torch.stack([stack[: self.blocks](hidden) for stack in stacks[:depth]], dim=-2)
+
+    def along(self, target, hidden: Sequence[Tensor], tokens: Tensor, before: Tensor, depth: int) -> Sequence[Tensor]:
+        """As for `Head`."""
+        return self.states(hidden[-1][:, before - 1], depth).unbind(-2)
 
     def logits(self, states: Tensor, output: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., K, V] of states [..., K, H]; `output` is the target's output layer, unless the heads have their own."""
@@ -92,12 +98,14 @@ class BlockHead(Head):
         """The states [..., D, H] that predict depths 1 .. D, of those of all positions [..., P, H]."""
         return states if self.config.shifted else states[..., 1:, :]
 
-    def states_along(self, target, features: Tensor, roots: Tensor, before: Tensor) -> Tensor:
-        """The states of S rounds that start along texts, in one forward pass: [B, S, D, H].
+    def along(self, target, hidden: Sequence[Tensor], tokens: Tensor, before: Tensor, depth: int) -> Sequence[Tensor]:
+        """As for `Head`, from a forward pass of STARTS rounds each."""
+        features = self.read(hidden)
+        states = [self._states_along(target, features, tokens[:, part], part) for part in before.split(STARTS)]
+        return torch.cat(states, dim=1).unbind(2)[:depth]
 
-        features [B, T, H]: of the texts; roots int64[B, S]; before int64[S]: the number of tokens before each root, 1
-        to T, whose features the round may read.
-        """
+    def _states_along(self, target, features: Tensor, roots: Tensor, before: Tensor) -> Tensor:
+        """[B, S, D, H], from the features [B, T, H] of texts and roots int64[B, S]."""
         (batch, length), size, device = features.shape[:2], self.config.block_size, features.device
         block = self.enter(target, roots, features[:, before - 1]).flatten(1, 2)
         text = torch.arange(length, device=device)

@@ -16,7 +16,7 @@ from lib.drafters import heads
 from lib.drafters.text_drafters import load_tables
 from lib.models import SHIPPED
 from lib.tests import small_heads, small_models
-from lib.training import command, loop, own_text
+from lib.training import command, conditioning, loop, own_text
 from lib.training import heads as training
 
 TARGET = small_models.llama(3, layers=3, dtype=torch.float32).requires_grad_(False)
@@ -213,27 +213,51 @@ def chat(tmp_path, monkeypatch):
     return tmp_path / "little"
 
 
-def test_the_command_trains_resumes_saves_and_publishes(chat, tmp_path, capsys):
-    common, shipped = ["--target", str(chat), "--folder", str(tmp_path)], tmp_path / "shipped"
+def test_the_command_trains_resumes_and_saves(chat, tmp_path, capsys):
+    common = ["--target", str(chat), "--folder", str(tmp_path)]
     for steps in ("2", "4"):
         command.main(["heads", *common, "--kinds", "medusa,dflash,nano", "--steps", steps])
     assert "nano step=4 of 4" in capsys.readouterr().out
     command.main(["ngrams", *common])
-    command.publish(tmp_path, shipped)
     target = AutoModelForCausalLM.from_pretrained(chat).eval()
     for kind in ("medusa", "dflash"):
-        folder = shipped / "heads" / "little" / kind
-        assert {path.name for path in folder.iterdir()} == {"config.json", "model.safetensors", "curve.csv"}
+        folder = tmp_path / "heads" / "little" / kind
         assert pd.read_csv(folder / "curve.csv")["step"].unique().tolist() == [2, 4]
         assert heads.load(kind, folder, target).depth == (4 if kind == "medusa" else 6)
-    assert load_tables(shipped / "heads" / "little" / "ngrams", target).orders[0]
+    assert load_tables(tmp_path / "heads" / "little" / "ngrams", target).orders[0]
 
-    nano = AutoModelForCausalLM.from_pretrained(shipped / "little" / "nano")
+    nano = AutoModelForCausalLM.from_pretrained(tmp_path / "little" / "nano")
     assert type(nano) is LlamaForCausalLM and nano.dtype == torch.bfloat16
     assert nano.lm_head.weight is nano.model.embed_tokens.weight and nano.config.max_position_embeddings == 256
     plain, assisted = (target.generate(torch.tensor([[3, 4, 9, 2, 5, 6, 7]]), max_new_tokens=12, do_sample=False,
                                        pad_token_id=0, assistant_model=model) for model in (None, nano.float()))
     assert torch.equal(plain, assisted)
+
+
+def test_heads_that_learn_alike_fill_a_table_and_resume(chat, tmp_path, monkeypatch):
+    tokens = np.random.default_rng(0).integers(5, 150, (90, 15)).tolist()  # more than the ranks that trees may have
+    own_text.save("little", {tuple(row[:6]): row[6:] for row in tokens})
+    lines = [json.dumps({"question_id": number, "turns": [f"What is {number}?"]}) for number in range(16)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
+    asked = dict(prompts=tmp_path / "prompts.jsonl", choose_prompts=8, judge_prompts=8, new_tokens=12, seed=0)
+    changed = {"SMOLLM2": str(chat), "FOLDER": tmp_path / "made", "TABLE": tmp_path / "table.csv", "PROMPTS": asked,
+               "PLAN": replace(conditioning.PLAN, steps=2, length=24, windows=6), "TURNS": 2, "TIMED_TOKENS": 4}
+    for name, value in changed.items():
+        monkeypatch.setattr(conditioning, name, value)
+    monkeypatch.setattr("sys.argv", ["conditioning", "--costs"])
+    conditioning.main()
+    table = pd.read_csv(tmp_path / "table.csv")
+    heads_and_sizes = {*itertools.product(conditioning.HEADS, ("chain", "tree"), conditioning.NODES)}
+    for quantity in ("accepted", "drafting"):
+        rows = table[table["quantity"] == quantity]
+        assert {*zip(rows["head"], rows["form"], rows["nodes"])} == heads_and_sizes and (rows["value"] >= 0).all()
+    assert json.loads((tmp_path / "table.json").read_text())["plan"]["steps"] == 2
+
+    monkeypatch.setattr(loop, "evaluate", None)  # which each step that is not resumed would call
+    monkeypatch.setattr("sys.argv", ["conditioning"])
+    conditioning.main()
+    again = pd.read_csv(tmp_path / "table.csv")
+    pd.testing.assert_frame_equal(again, table[table["quantity"] != "drafting"])
 
 
 @pytest.mark.parametrize("words, error", [
