@@ -239,7 +239,7 @@ def test_heads_that_learn_alike_fill_a_table_and_resume(chat, tmp_path, monkeypa
     own_text.save("little", {tuple(row[:6]): row[6:] for row in tokens})
     lines = [json.dumps({"question_id": number, "turns": [f"What is {number}?"]}) for number in range(16)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
-    asked = dict(prompts=tmp_path / "prompts.jsonl", choose_prompts=8, judge_prompts=8, new_tokens=12, seed=0)
+    asked = dict(prompts=str(tmp_path / "prompts.jsonl"), choose_prompts=8, judge_prompts=8, new_tokens=12, seed=0)
     changed = {"SMOLLM2": str(chat), "FOLDER": tmp_path / "made", "TABLE": tmp_path / "table.csv", "PROMPTS": asked,
                "PLAN": replace(conditioning.PLAN, steps=2, length=24, windows=6), "TURNS": 2, "TIMED_TOKENS": 4}
     for name, value in changed.items():
