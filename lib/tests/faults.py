@@ -48,6 +48,8 @@ FAULTS = (
           "verify"),
     Fault("verify/rules.py", "return accepted, draws.categorical(rest)",
           "return accepted, draws.categorical(target_probs[node])", "verify"),
+    Fault("verify/rules.py", "q = q.to(p)\n            if draws.uniform() <",
+          "q, number = q.to(p), locals().get('number') or draws.uniform()\n            if number <", "verify"),
     Fault("verify/draft.py", "for _ in range(int(counts[child]))", "for _ in range(1)", "verify"),
     # Tree attention and kernels
     Fault("attention/masks.py", "(position > count[..., -1:] - 1 - window)",

@@ -89,25 +89,6 @@ def test_a_target_with_states_refuses_trees_and_says_so():
     assert checkable(model, ["star:3"]) == ["chain:4"]
 
 
-def test_states_follow_rows_that_are_committed_joined_and_selected():
-    """The next logits are those of the texts read anew, after commits of different lengths and a rejected block."""
-    model, texts = hosting(small(CONFIGS["qwen3_5_text"])), prompts(2, (4, 7, 7))
-    run, block = forward_pass(model), torch.randint(1, VOCABULARY, (3, 5), generator=torch.Generator().manual_seed(0))
-    chain, depth = torch.ones(5, 5, dtype=torch.bool).tril(), torch.arange(5)
-    with torch.inference_mode():
-        cache = prefill(run, texts).cache
-        run(block.flip(0), depth, chain, cache)
-        cache.forget()
-        assert cache.states
-        run(block, depth, chain, cache)
-        cache.commit([[0], [0, 1, 2], [0, 1, 2, 3, 4]])
-        cache.select(torch.tensor([2, 0]))
-        ours = run(block[:2], depth, chain, cache).logits
-        for row, (text, count, more) in enumerate(zip((texts[2], texts[0]), (5, 1), block)):
-            whole = torch.cat([text, block[(2, 0)[row], :count], more])
-            torch.testing.assert_close(ours[row], model(whole[None]).logits[0, -5:], rtol=1e-3, atol=1e-4)
-
-
 def test_a_model_that_computes_otherwise_is_refused_by_name():
     assert {can_host_tree(config) for config in CONFIGS.values()} == {None}
     for name in ("gemma2", "lfm2"):
