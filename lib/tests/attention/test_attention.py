@@ -104,29 +104,17 @@ def test_a_chain_is_causal_attention(backend, dtype, nodes, prefix, group, dim, 
 
 
 @each_backend
-@drawn
-@given(problem=problems(dtypes=tuple(EXACT)), data=st.data())
-def test_only_ancestors_matter(backend, problem, data):
-    """Changing one tree key and value changes the nodes that see it, and no other bit."""
-    query, key, value, mask, prefix = problem
-    node = data.draw(st.integers(0, mask.shape[-1] - 1))
-    before = tree_attention(*problem, backend=backend)
-    for row, length in enumerate(prefix.tolist()):
-        key[row, :, length + node] += 1.0
-        value[row, :, length + node] -= 1.0
-    changed = (tree_attention(*problem, backend=backend) != before).any(-1).any(1)  # [B, m]
-    assert torch.equal(changed, mask[:, :, node])
-
-
-@each_backend
 def test_a_node_may_see_the_prefix_alone(backend):
-    """No tree does this, but the mask can say it, and a fused kernel's empty row must not count as a key of score 0."""
+    """No tree does this, but the mask can say it, and a fused kernel's empty row must not count as a key of score 0.
+    Beside it is a row without a prefix.
+    """
     torch.manual_seed(0)
-    mask = torch.tensor([[True, False], [False, False]])
-    query, key, value = torch.randn(2, 4, 2, 8), torch.randn(2, 2, 12, 8), torch.randn(2, 2, 12, 8)
-    inputs = query, key, value, mask, torch.tensor([10, 3])
-    truth = tree_attention(*inputs, backend="reference")
-    torch.testing.assert_close(tree_attention(*inputs, backend=backend), truth)
+    mask = torch.tensor([[[True, False], [True, True]], [[True, False], [False, False]]])
+    inputs = torch.randn(2, 4, 2, 8), torch.randn(2, 2, 12, 8), torch.randn(2, 2, 12, 8), mask
+    truth, ours = (tree_attention(*inputs, torch.tensor([0, 7]), backend=name) for name in ("reference", backend))
+    torch.testing.assert_close(ours, truth)
+    with pytest.raises(ValueError, match="sees nothing"):
+        tree_attention(*inputs, torch.tensor([7, 0]), backend=backend)
 
 
 @each_backend
@@ -150,7 +138,6 @@ def test_a_shared_mask_serves_calls_that_differ_in_all_else(backend, problem, dt
     (dict(tree_mask=torch.ones(2, 3, dtype=torch.bool)), r"take \[3, mk\]"),
     (dict(prefix_length=7), "need 10 stored keys.* there are 9"),
     (dict(prefix_length=torch.tensor([1, 2])), r"prefix_length is tensor\(\[1, 2\]\); give one int"),
-    (dict(prefix_length=0, tree_mask=torch.zeros(3, 3, dtype=torch.bool)), "sees nothing"),
     (dict(key=torch.randn(1, 3, 9, 8), value=torch.randn(1, 3, 9, 8)), "8 query heads over 3 key heads"),
     (dict(value=torch.randn(1, 2, 8, 8)), "do not fit"),
     (dict(query=torch.randn(8, 3, 8)), "do not fit"),
@@ -178,14 +165,6 @@ def test_wrong_inputs_name_value_and_remedy(change, message):
 def test_models_that_cannot_host_a_tree_say_why(config, reason):
     found = can_host_tree(config)
     assert found is None if reason is None else reason in found
-
-
-def test_a_row_with_a_prefix_may_have_a_node_that_sees_no_tree_key_beside_a_row_without():
-    query, key = torch.randn(2, 2, 2, 8), torch.randn(2, 2, 9, 8)
-    mask = torch.tensor([[[True, False], [True, True]], [[True, False], [False, False]]])
-    assert tree_attention(query, key, key, mask, torch.tensor([0, 7])).isfinite().all()
-    with pytest.raises(ValueError, match="sees nothing"):
-        tree_attention(query, key, key, mask, torch.tensor([7, 0]))
 
 
 def test_a_tree_without_a_prefix_length_lies_behind_all_other_keys():

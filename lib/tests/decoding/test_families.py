@@ -16,7 +16,7 @@ from lib.forward.prefill import prefill
 from lib.kernels import build
 from lib.models.checks import PairError, check_tree, check_verifies
 from lib.models.recurrent import read_in_steps
-from lib.tests.live import decode
+from lib.tests.live import continuation, decode
 from lib.tests.small_models import VOCABULARY, prompts
 from lib.trees import named
 
@@ -68,8 +68,7 @@ def test_greedy_text_is_the_model_s_own(name):
     """Trees of two drafters, ragged rows, texts of several windows; chains where the target takes chains."""
     config, dtype = CONFIGS[name], torch.float32 if name in SINGLE else torch.float64
     texts, model = prompts(1, (3, 11, 25, 25)), small(config, dtype)
-    expected = [model.generate(text[None], do_sample=False, max_new_tokens=WRITTEN, eos_token_id=None,
-                               pad_token_id=0)[0, len(text):].tolist() for text in texts]
+    expected = [continuation(model, text, WRITTEN) for text in texts]
     model, drafter = hosting(model), hosting(small(config, dtype))
     with torch.no_grad():
         for weight in drafter.parameters():

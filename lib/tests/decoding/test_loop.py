@@ -20,7 +20,7 @@ from lib.drafters.drafter import NoDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
 from lib.tests import small_heads, small_models
-from lib.tests.live import decode
+from lib.tests.live import decode, live_rounds, replayed_rounds
 from lib.tests.replay.test_replay import trees
 from lib.trees import Tree, named, shapes
 from lib.verify.warping import best_token
@@ -54,14 +54,9 @@ def speculated(prompts, shape, new, rows=16, drafter=None, **options):
     return decode(TARGET, drafter, prompts, rows=rows, shape=shape, max_new_tokens=new, **options).new_tokens
 
 
-def live_rounds(done):
-    """Row, start and accepted length of each round, by row."""
-    return sorted((record.row, record.position - 1, record.accepted) for record in done.rounds)
-
-
-def replayed_rounds(trace, tree: Tree):
-    found = replay.chained(replay.rounds(trace, tree))
-    return [*zip(found.rows.tolist(), found.starts.tolist(), found.accepted.tolist())]
+def walked(trace, tree: Tree):
+    """The rounds that replay finds to follow one another."""
+    return replayed_rounds(replay.chained(replay.rounds(trace, tree)))
 
 
 def decided(rounds, trace, tree: Tree):
@@ -89,7 +84,7 @@ def test_the_limit_changes_no_round(new):
         short, long = (decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=shape, max_new_tokens=limit)
                        for limit in (new, 24))
         assert live_rounds(short) == [record for record in live_rounds(long) if record[1] < new - 1]
-        assert live_rounds(short) == replayed_rounds(trace, named(shape))
+        assert live_rounds(short) == walked(trace, named(shape))
         assert short.new_tokens == [row[:new] for row in long.new_tokens]
 
 
@@ -113,7 +108,7 @@ def test_an_end_at_every_position_of_a_draft(model):
         if model:
             trace = replay.record(TARGET, {"d": model}, prompts, names=NAMES, kinds=KINDS, max_new_tokens=15,
                                   eos_token_id=eos)
-            assert live_rounds(done) == replayed_rounds(trace, shapes.chain(5))
+            assert live_rounds(done) == walked(trace, shapes.chain(5))
 
 
 @pytest.mark.parametrize("position, temperature, shape, moment", [
@@ -222,7 +217,7 @@ def test_naive_sampling_replays_on_its_own_trace(tree, seed):
                        max_new_tokens=20, seed=seed)
     trace = replay.read(TARGET, {"d": DRAFTER}, replay.Texts(
         NAMES, KINDS, PROMPTS, done.new_tokens, [False] * len(PROMPTS)), temperature=0.8)
-    assert decided(live_rounds(done), trace, tree) == replayed_rounds(trace, tree)
+    assert decided(live_rounds(done), trace, tree) == walked(trace, tree)
 
 
 @pytest.mark.parametrize("shape", ["kary:2@6", "dyspec@6"])

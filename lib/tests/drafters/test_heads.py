@@ -13,6 +13,7 @@ from lib.drafters import heads
 from lib.drafters.drafter import first_levels
 from lib.tests import small_heads, small_models
 from lib.tests.drafters.made import a_path, draws
+from lib.tests.plain_drafter import filled, grown
 from lib.tests.plain_heads import PlainHead
 from lib.tests.replay.test_replay import trees
 from lib.trees import named, shapes
@@ -109,7 +110,7 @@ def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, se
         assert rounds.drafter.calls - calls == passes, "one forward pass per level, or in all"
         for text, draft in zip(rounds.texts, drafts, strict=True):
             assert draft.tree == tree
-            assert torch.equal(draft.tokens, PLAIN[name].filled(text, tree))
+            assert torch.equal(draft.tokens, filled(PLAIN[name].logits, text, tree).tokens)
         rounds.commit(drafts)
 
 
@@ -122,8 +123,8 @@ def test_whatever_is_accepted_a_head_grows_as_the_plain_oracle(name, rules, seed
     for rule in map(named, rules):
         drafts = rounds.drafter.propose(rule, draws())
         for text, draft in zip(rounds.texts, drafts, strict=True):
-            tree, tokens = PLAIN[name].grown(text, rule)
-            assert draft.tree == tree and draft.tokens.tolist() == tokens
+            expected = grown(PLAIN[name].logits, text, rule)
+            assert draft.tree == expected.tree and draft.token_list == expected.token_list
         rounds.commit(drafts)
 
 

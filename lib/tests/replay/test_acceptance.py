@@ -11,7 +11,7 @@ from lib import replay
 from lib.lab import stats
 from lib.replay import acceptance
 from lib.tests.replay.test_replay import synthetic
-from lib.trees import named, shapes
+from lib.trees import Tree, named, shapes
 
 LABELS = {"target": "t", "temperature": 0.0}
 AGREES, DEPTH, LIMIT, ROWS = 0.7, 8, 48, 4000  # the drafter's favourite is the target's token so often, independently
@@ -32,35 +32,32 @@ def of_ranks(ranks):
                    labels=LABELS)
 
 
-def test_a_tally_counts_every_round_once():
-    made, tree = recorded(), named("kary:2@14")
+@pytest.mark.parametrize("name", ["kary:2@14", "comb:3@12", f"chain:{DEPTH}"])
+def test_every_table_counts_each_round_once(name):
+    """By prompt, by depth, by node, and by the quarter of the text in which it starts."""
+    made, tree = recorded(), named(name)
     rounds = acceptance.rounds_of(made, tree, "d")
     table = acceptance.tally_walk(made, rounds)
-    assert table["rounds"].sum() == len(rounds.rows) and table["accepted"].sum() == rounds.accepted.sum()
-    assert (table["drafted"] == table["rounds"] * tree.budget).all()
     assert table["prompt"].tolist() == list(made.prompts), "prompts without a round have a row too"
     assert table["rounds"].tolist() == np.bincount(rounds.rows, minlength=30).tolist()
+    assert table["accepted"].sum() == rounds.accepted.sum() and (table["drafted"] == table["rounds"] * tree.budget).all()
 
-
-def test_depths_add_up_to_the_accepted_length():
-    made, tree = recorded(), named("comb:3@12")
-    rounds = acceptance.rounds_of(made, tree, "d")
-    depth = acceptance.by_depth(made, tree, rounds)
-    table = acceptance.tally_walk(made, rounds)
-    assert depth["accepted"].sum() == table["accepted"].sum()
-    wide = depth.groupby("depth")[["rounds", "reached", "accepted"]].sum()
+    wide = acceptance.by_depth(made, tree, rounds).groupby("depth")[["rounds", "reached", "accepted"]].sum()
+    assert wide["accepted"].sum() == table["accepted"].sum()
     assert wide.loc[1, "reached"] == wide.loc[1, "rounds"]  # every round is at the root, which has children
     assert (wide["accepted"] <= wide["reached"]).all()
     assert (wide["reached"].to_numpy()[1:] <= wide["accepted"].to_numpy()[:-1]).all()
 
+    nodes = acceptance.by_node(tree, rounds)
+    assert nodes["accepted"].sum() == table["accepted"].sum()
+    assert Tree.from_choices(tuple(map(int, path.split("."))) for path in nodes["path"]) == tree, "rows by node"
+    for node in range(1, tree.size):
+        assert nodes["accepted"][node - 1] >= nodes["accepted"][[child - 1 for child in tree.children(node)]].sum()
 
-def test_quarters_share_out_the_rounds():
-    made = recorded()
-    walk = acceptance.rounds_of(made, CHAIN, "d")
-    quarters, table = acceptance.by_quarter(made, walk), acceptance.tally_walk(made, walk)
-    for name in ("rounds", "accepted"):
-        assert quarters.groupby("prompt")[name].sum()[table["prompt"]].tolist() == table[name].tolist()
-    first = (walk.starts < np.ceil(made.lengths[walk.rows] / 4)).sum()
+    quarters = acceptance.by_quarter(made, rounds)
+    for column in ("rounds", "accepted"):
+        assert quarters.groupby("prompt")[column].sum()[table["prompt"]].tolist() == table[column].tolist()
+    first = (rounds.starts < np.ceil(made.lengths[rounds.rows] / 4)).sum()
     assert quarters.loc[quarters["quarter"] == 1, "rounds"].sum() == first and set(quarters["quarter"]) == {1, 2, 3, 4}
 
 

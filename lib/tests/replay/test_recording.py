@@ -66,12 +66,18 @@ def plain_logits(model, prompts, written):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_the_probabilities_of_each_token_are_those_of_whole_texts(temperature):
+def test_the_probabilities_and_hidden_states_are_those_of_whole_texts(temperature):
     made = replay.read(TARGET, {"d": DRAFTER}, texts(), temperature=temperature)
     for model, probs in ((TARGET, made.target_probs), (DRAFTER, made.probs["d"])):
         with torch.inference_mode():
             plain, (shared, _) = plain_logits(model, PROMPTS, WRITTEN), recording.teacher_forced(model, PROMPTS, WRITTEN)
-        assert torch.allclose(shared, plain, atol=1e-10, rtol=0) and shared.dtype == torch.float64
+            alone, states = recording.teacher_forced(model, PROMPTS, WRITTEN, hidden_states=True)
+            for layers, prompt, row in zip(states, PROMPTS, WRITTEN, strict=True):
+                text = torch.tensor([*prompt.tolist(), *row[:-1]])
+                whole = model(text[None], output_hidden_states=True).hidden_states
+                assert all(torch.allclose(*pair, atol=1e-10, rtol=0) for pair in zip(layers, whole, strict=True))
+        for logits in (shared, alone):
+            assert torch.allclose(logits, plain, atol=1e-10, rtol=0) and logits.dtype == torch.float64
         inside = np.arange(probs.shape[1])[None] < made.lengths[:, None]
         tokens = torch.tensor([token for row in WRITTEN for token in row[1:]])
         expected = torch.distributions.Categorical(logits=plain / (temperature or 1.0)).log_prob(tokens).exp()
@@ -87,20 +93,6 @@ def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
         assert np.array_equal(getattr(at_once, name), getattr(one_by_one, name))
     assert np.array_equal(at_once.ranks["d"], one_by_one.ranks["d"])
     assert np.array_equal(at_once.ranks["h"], one_by_one.ranks["h"]) and at_once.ranks["h"].shape == (6, 8, 8)
-
-
-def test_hidden_states_are_those_of_each_whole_text():
-    class Reading(Heads):
-        wants_hidden_states = True
-
-        def read_ahead(self, hidden_states, texts, starts, depth):
-            for states, text in zip(hidden_states, texts):
-                expected = TARGET(text[None, :-1], output_hidden_states=True).hidden_states
-                assert all(torch.allclose(*layers, atol=1e-10, rtol=0) for layers in zip(states, expected, strict=True))
-            return super().read_ahead(hidden_states, texts, starts, depth)
-
-    made, without = (replay.read(TARGET, {"h": head}, texts()) for head in (Reading(), Heads()))
-    assert np.allclose(made.target_probs, without.target_probs, atol=1e-7)
 
 
 def test_ranks_from_where_the_round_started_are_replayed():

@@ -13,7 +13,7 @@ from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
 from lib.tests.decoding.test_loop import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
 from lib.tests.drafters.test_language_model import RULES_OF_GROWTH as RULES
-from lib.tests.live import decode
+from lib.tests.live import decode, live_rounds, replayed_rounds
 from lib.trees import named
 
 HEADED = small_models.llama(1, layers=3, vocabulary=6)  # of six tokens, what is drafted blindly is accepted at times
@@ -22,14 +22,6 @@ RECORDED = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KIN
 
 def texts(written):
     return replay.Texts(NAMES, KINDS, PROMPTS, written, [False] * len(written))
-
-
-def live_rounds(done):
-    return sorted((found.row, found.position - 1, found.drafted, found.accepted) for found in done.rounds)
-
-
-def replayed_rounds(found):
-    return [*zip(*(getattr(found, name).tolist() for name in ("rows", "starts", "drafted", "accepted")))]
 
 
 def same_rounds(recorded, drafter, shape, target=TARGET):

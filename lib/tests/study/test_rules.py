@@ -12,7 +12,7 @@ from lib.study.settings import Rules
 from lib.tests import small_models
 from lib.tests.notebook_settings import defaults
 from lib.trees import named
-from lib.verify import RULES, proof, warp
+from lib.verify import RULES, proof
 from lib.verify.proof import Logits
 
 
@@ -87,20 +87,6 @@ def test_a_law_that_is_visibly_wrong_is_refused_as_often_as_the_power_says():
 
 def test_what_the_law_excludes_is_refused_at_once():
     assert rules.g_test([(0, 0)] * 50 + [(7, 7)], LAW)["p_value"] == 0
-
-
-def test_the_law_of_a_model_is_the_product_of_its_conditionals():
-    model = small_models.llama(0)
-    prompt = torch.tensor([3, 1, 4])
-    law = rules.law_of(model, prompt, 2, 0.8, 3)
-    assert len(law) == 9 and sum(law.values()) == pytest.approx(1, abs=1e-12)
-
-    def conditional(path):
-        logits = model(torch.cat([prompt, torch.tensor(path, dtype=torch.long)])[None]).logits[0, -1]
-        return warp(logits.detach(), 0.8, 3)
-
-    whole = proof.joint(conditional, 2)
-    assert all(chance == pytest.approx(float(whole[cell]), abs=1e-12) for cell, chance in law.items())
 
 
 def test_the_loop_writes_the_targets_law(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from lib.drafters.registry import make
@@ -12,17 +11,15 @@ from lib.engines.own import Own
 from lib.lab.chapter import Store
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.replay import acceptance, atlas, recording, simulated
+from lib.replay import atlas, recording, simulated
 from lib.replay.recording import Competitors
 from lib.study import shapes_compared as study
 from lib.study.acceptance import record, replay, traces_folder
 from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
 from lib.tests import small_models
 from lib.tests.live import decode
-from lib.tests.replay.test_acceptance import recorded
 from lib.tests.replay.test_recording import Tokenizer
 from lib.trees import named
-from lib.trees.tree import Tree
 
 TARGET = small_models.llama(0)
 TARGET.generation_config.eos_token_id = None
@@ -71,18 +68,6 @@ def test_replayed_rows_are_those_of_live_decoding(pair, tmp_path):
             assert counts == counts_of(done), (name, way.shape_name)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0], ids=["greedy", "sampled"])
-def test_drafting_again_has_the_rows_that_ranks_give(temperature, tmp_path):
-    bench = bench_of(tmp_path, temperature=temperature)
-    made, drafter = record(bench, {"model": make("model", PAIR)}), make("model", PAIR)
-    for shape in SHAPES:
-        tree = acceptance.tree_of(shape, made.trace, "model")
-        by_ranks = acceptance.tally_walk(made.trace, acceptance.rounds_of(made.trace, tree, "model"))
-        walk = simulated.rounds(made, drafter, tree)
-        pd.testing.assert_frame_equal(acceptance.tally_walk(made.trace, walk), by_ranks)
-        assert (walk.draft_calls == tree.max_depth).all()
-
-
 def test_padding_of_the_vocabulary_is_never_drafted(tmp_path):
     padded = replace(PAIR, draft_model=small_models.llama(3, vocabulary=small_models.VOCABULARY + 9))
     made = record(bench_of(tmp_path), {})
@@ -116,17 +101,6 @@ def test_a_trace_serves_all_that_need_its_text(tmp_path, monkeypatch):
         with pytest.raises(pytest.fail.Exception, match="recorded again"):
             record(other, drafters)
     assert traces_folder(same, {}, {}) != traces_folder(same, drafters, {})
-
-
-def test_nodes_are_accepted_as_often_as_their_children_and_the_rounds_that_end_there():
-    made, tree = recorded(), named("kary:2@14")
-    rounds = acceptance.rounds_of(made, tree, "d")
-    nodes = acceptance.by_node(tree, rounds)
-    assert nodes["accepted"].sum() == acceptance.by_depth(made, tree, rounds)["accepted"].sum()
-    assert Tree.from_choices(tuple(map(int, path.split("."))) for path in nodes["path"]) == tree, "rows by node"
-    for node in range(1, tree.size):
-        children = [child - 1 for child in tree.children(node)]
-        assert nodes["accepted"][node - 1] >= nodes["accepted"][children].sum()
 
 
 def test_looping_texts_choose_and_judge_no_tree(tmp_path):
