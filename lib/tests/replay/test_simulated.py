@@ -91,7 +91,7 @@ def test_ranks_of_the_drafter_behind_a_lookup_give_the_rounds_of_drafting_again(
     combined = CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(DRAFTER), enough)
     again = simulated.rounds(recorded, combined, named(shape), rows=1)
     by_ranks = simulated.rounds_behind(recorded, combined, named(shape), "d")
-    assert replayed_rounds(by_ranks) == replayed_rounds(again) and by_ranks.depth.tolist() == again.depth.tolist()
+    assert replayed_rounds(by_ranks) == replayed_rounds(again)
     long = again.draft_calls == 0
     assert (by_ranks.draft_calls[~long] == named(shape).max_depth).all() and not by_ranks.draft_calls[long].any()
     assert long.any() or enough == 4
