@@ -218,38 +218,41 @@ class NativeBlocks:
         return filled
 
     def _block(self, inputs: Tensor, offsets: Tensor, cache, mask: SharedMask, ahead: int = 0) -> ForwardStruct:
-        """The struct of one call, with cache slots for its nodes and `ahead` more of each row. It holds addresses; its
-        attribute `arrays`, which is Python's alone, keeps what they point to.
-        """
         (batch, nodes), pending = inputs.shape[:2], cache.pending
         inputs, offsets, visible = inputs.contiguous(), offsets.contiguous(), mask.visible.contiguous()
         if offsets.shape[-1] != nodes or visible.shape[-2:] != (nodes, pending + nodes):
             raise ValueError(f"{nodes} nodes after {pending} pending ones have positions {tuple(offsets.shape)} and a "
                              f"mask {tuple(visible.shape)}; give [{nodes}] and [{nodes}, {pending + nodes}], or these "
                              "per row")
-        # sizes, and slots of the cache
-        call = ForwardStruct.from_buffer_copy(self.constants)
-        if not cache.layers:
-            cache.begin(len(self.layers), self.like.new_zeros(batch, call.kv_heads, 0, call.dim))
-        call.batch, call.nodes, call.pending, call.threads = batch, nodes, pending, torch.get_num_threads()
-        positions = cache.rows.longest + pending + nodes + ahead
-        cache.room(nodes + ahead)
-        call.capacity = cache.layers[0].capacity
-        # addresses
-        stored = (c_void_p * call.depth)(*(layer.address for layer in cache.layers))
-        prefix, angles = _int64s(cache.rows.as_list), self.angles.up_to(positions)
-        call.stored, call.prefix = ctypes.addressof(stored), ctypes.addressof(prefix)
-        call.cosines, call.sines = map(start_of, angles)
+        call = self._call(cache, batch, nodes, ahead)
         call.inputs, call.tokens = (start_of(inputs), None) if self.embedding is None else (None, start_of(inputs))
         call.offsets, call.mask = start_of(offsets), start_of(visible)
         call.offset_stride, call.mask_stride = _stride(offsets, 1), _stride(visible, 2)
-        call.arrays = [stored, prefix, angles, inputs, offsets, visible]
+        call.arrays += inputs, offsets, visible
         if self.window is not None:
             first, near, prefix = mask.within(cache.rows.as_list, self.window)
-            near, prefix, angles = near.visible.contiguous(), _int64s(prefix), self.near_angles.up_to(positions)
+            near, prefix, angles = near.visible.contiguous(), _int64s(prefix), self.near_angles.up_to(call.positions)
             call.near = ViewStruct(*map(start_of, angles), start_of(near), ctypes.addressof(prefix), first,
                                    near.shape[-1], _stride(near, 2))
             call.arrays += near, prefix, angles
+        return call
+
+    def _call(self, cache, batch: int, nodes: int, ahead: int) -> ForwardStruct:
+        """The struct of one call, with cache slots for its nodes and `ahead` more of each row. It holds addresses. Two
+        attributes are Python's alone: `arrays` keeps what they point to, `positions` is the length that angles need.
+        """
+        call = ForwardStruct.from_buffer_copy(self.constants)
+        if not cache.layers:
+            cache.begin(len(self.layers), self.like.new_zeros(batch, call.kv_heads, 0, call.dim))
+        call.batch, call.nodes, call.pending, call.threads = batch, nodes, cache.pending, torch.get_num_threads()
+        call.positions = cache.rows.longest + call.pending + nodes + ahead
+        cache.room(nodes + ahead)
+        call.capacity = cache.layers[0].capacity
+        stored = (c_void_p * call.depth)(*(layer.address for layer in cache.layers))
+        prefix, angles = _int64s(cache.rows.as_list), self.angles.up_to(call.positions)
+        call.stored, call.prefix = ctypes.addressof(stored), ctypes.addressof(prefix)
+        call.cosines, call.sines = map(start_of, angles)
+        call.arrays = [stored, prefix, angles]
         return call
 
     def _refuse(self, unknown: int, tokens: Tensor) -> None:
