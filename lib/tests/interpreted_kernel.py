@@ -34,18 +34,12 @@ def test_equals_the_reference_for_any_split(group, nodes, prefix, dim, dtype, sp
     torch.testing.assert_close(lse.double(), true_lse, rtol=0, atol=1e-5)
 
 
-def test_it_serves_as_a_backend_and_a_node_may_see_the_prefix_alone():
-    torch.manual_seed(0)
-    mask = torch.tensor([[True, False], [False, False]])
-    inputs = torch.randn(2, 4, 2, 16), torch.randn(2, 2, 12, 16), torch.randn(2, 2, 12, 16), mask, torch.tensor([10, 3])
-    truth = tree_attention(*inputs, backend="reference")
-    torch.testing.assert_close(tree_attention(*inputs, backend="triton"), truth)
-
-
-def test_windows_sinks_and_caps_are_those_of_the_reference():
+def test_as_a_backend_it_has_the_references_windows_sinks_and_caps():
+    """Its mask has a node that sees the prefix alone."""
     torch.manual_seed(0)
     mask = torch.eye(6, dtype=torch.bool) | (torch.rand(6, 6) < 0.4).tril()
+    mask[1] = False
     inputs = torch.randn(2, 4, 6, 16), *torch.randn(2, 2, 2, 40, 16), mask, torch.tensor([30, 11])
-    for more in (dict(softcap=0.7), dict(softcap=20.0, window=5), dict(window=8, sinks=torch.linspace(-1, 2, 4))):
+    for more in ({}, dict(softcap=0.7), dict(softcap=20.0, window=5), dict(window=8, sinks=torch.linspace(-1, 2, 4))):
         ours, truth = (tree_attention(*inputs, backend=name, **more) for name in ("triton", "reference"))
         torch.testing.assert_close(ours, truth, atol=1e-5, rtol=1e-5)

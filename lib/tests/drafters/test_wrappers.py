@@ -159,6 +159,18 @@ def test_a_cut_keeps_the_choices_that_are_no_deeper(tree, depth):
 # ------------------------------------------------------------------------------------- look-up, chains, merging, choice
 
 
+def test_a_match_that_is_just_long_enough_costs_no_forward_pass():
+    drafter = CombinedDrafter(SuffixAutomatonDrafter(), LanguageModelDrafter(MODEL), 4)
+    drafter.start([torch.tensor([1, 2, 3, 4, 5, 1, 2, 3])])
+    drafter.commit([[]], [4])
+    calls = drafter.calls
+    (draft,) = drafter.propose(shapes.chain(2), None)
+    assert draft.token_list == [4, 5, 1] and drafter.calls == calls
+    drafter.commit([[1]], [9])
+    drafter.propose(shapes.chain(2), None)
+    assert drafter.calls == calls + 2
+
+
 def test_of_drafts_that_are_trees_a_chain_is_kept():
     drafter = FirstBranch(LookupDrafter())
     drafter.start([torch.tensor([1, 5, 6, 1, 5, 7, 1])])

