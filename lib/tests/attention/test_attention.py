@@ -71,7 +71,7 @@ def test_equals_the_float64_reference(backend, problem, window, softcap, sunk, s
     truth = tree_attention(*wide, mask, prefix, backend="reference", **more)
     ours = tree_attention(*problem, backend=backend, **more)
     assert ours.dtype == query.dtype and ours.shape == query.shape
-    assert error(ours, truth) <= (3 if sunk or softcap or scale else 1.5) * TOLERANCE[query.dtype]
+    assert error(ours, truth) <= (4 if sunk or softcap or scale else 1.5) * TOLERANCE[query.dtype]
 
 
 @each_backend
