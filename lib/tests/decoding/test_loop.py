@@ -59,11 +59,6 @@ def walked(trace, tree: Tree):
     return replayed_rounds(replay.chained(replay.rounds(trace, tree)))
 
 
-def decided(rounds, trace, tree: Tree):
-    """The rounds that the trace is long enough for."""
-    return [record for record in rounds if record[1] < trace.starts(tree.max_depth)[record[0]]]
-
-
 # ----------------------------------------------------------------------------------------------------- greedy identity
 
 
@@ -205,19 +200,6 @@ def test_a_call_counts_its_tokens_and_forward_passes():
     assert np.isnan([none.acceptance_rate, none.acceptance_length]).all() and none.target_calls == 1
     nothing = generate(TARGET, NoDrafter(), PROMPTS[0][None], shape="chain:0", max_new_tokens=0)
     assert nothing.new_tokens == [[]] and not nothing.rounds and not nothing.target_calls
-
-
-# ----------------------------------------------------------------------------------------------------- sampled decoding
-
-
-@settings(deadline=None, max_examples=10)
-@given(trees(), st.integers(0, 1000))
-def test_naive_sampling_replays_on_its_own_trace(tree, seed):
-    done = decode(TARGET, LanguageModelDrafter(DRAFTER), PROMPTS, shape=tree, rule="naive", temperature=0.8,
-                       max_new_tokens=20, seed=seed)
-    trace = replay.read(TARGET, {"d": DRAFTER}, replay.Texts(
-        NAMES, KINDS, PROMPTS, done.new_tokens, [False] * len(PROMPTS)), temperature=0.8)
-    assert decided(live_rounds(done), trace, tree) == walked(trace, tree)
 
 
 @pytest.mark.parametrize("shape", ["kary:2@6", "dyspec@6"])

@@ -11,7 +11,7 @@ from lib.drafters.text_index import NgramTables
 from lib.replay import simulated
 from lib.replay.simulated import Recorded
 from lib.tests import small_heads, small_models
-from lib.tests.decoding.test_loop import DRAFTER, KINDS, NAMES, PROMPTS, TARGET, decided
+from lib.tests.decoding.test_loop import DRAFTER, KINDS, NAMES, PROMPTS, TARGET
 from lib.tests.drafters.test_language_model import RULES_OF_GROWTH as RULES
 from lib.tests.live import decode, live_rounds, replayed_rounds
 from lib.trees import named
@@ -22,6 +22,11 @@ RECORDED = replay.record(TARGET, {"d": DRAFTER}, PROMPTS, names=NAMES, kinds=KIN
 
 def texts(written):
     return replay.Texts(NAMES, KINDS, PROMPTS, written, [False] * len(written))
+
+
+def decided(rounds, trace, tree):
+    """The rounds that the trace is long enough for."""
+    return [record for record in rounds if record[1] < trace.starts(tree.max_depth)[record[0]]]
 
 
 def same_rounds(recorded, drafter, shape, target=TARGET):
@@ -41,7 +46,8 @@ def test_live_rounds_are_the_replayed_ones(rule):
 
 
 @pytest.mark.parametrize("make, shape", [
-    (LookupDrafter, "kary:2@14"), (SuffixAutomatonDrafter, "independent:2x3"),
+    (lambda: LanguageModelDrafter(DRAFTER), "kary:2@14"), (LookupDrafter, "kary:2@14"),
+    (SuffixAutomatonDrafter, "independent:2x3"),
     (lambda: NgramDrafter(NgramTables(({(token,): (token + 1) % 24 for token in range(24)},), 24)), "chain:6"),
     (lambda: LanguageModelDrafter(DRAFTER, temperature=0.8), "eagle2:3,4@9")])
 def test_naive_sampling_replays_on_its_own_trace(make, shape):
