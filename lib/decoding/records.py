@@ -41,8 +41,6 @@ class Round:
     position: int  # tokens generated before the round, its root included
     drafted: int  # nodes n
     accepted: int  # the a of them on the accepted path
-    ranks: tuple[int, ...]  # the accepted path by rank
-    open_end: bool  # the path ended at a node that had children, so the rule rejected them all
     draft_calls: int
     draft_seconds: float
     verify_seconds: float

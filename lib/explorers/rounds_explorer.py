@@ -33,7 +33,7 @@ MOST_NODES, MOST_TOKENS, HOTTEST = 128, 1024, 5.0  # more nodes would not be rea
 WRITERS = {DRAFT: ROLES["accepted"], TARGET: ROLES["bonus"]}  # colours of the running text; the prompt has none
 PROMPT_TAIL = 400  # characters of the prompt before the running text
 NONE = "none"  # in the place of a second tree
-WIDE, HIGH = 900, 40  # pixels of a timeline, and of its highest bar
+HIGH = 40  # pixels of the highest bar of a timeline
 
 
 class RoundsExplorer:
@@ -63,6 +63,7 @@ class RoundsExplorer:
     def _make_view(self, shape: str, drafter: str, new_tokens: int) -> None:
         """Controls for the decoding; below these the error message, then the round, hidden until there is one."""
         first, late = next(iter(self.pairs.values())), {"continuous_update": False}  # not at each key
+        wide = {"width": "100%", "max_width": "600px"}
         shapes, offered = checkable(first.target, [shape, *PRESETS]), tuple(kinds_for(first))
         begins = [first.tokenizer.decode(ids[:40], skip_special_tokens=True) for ids in self.prompts.ids]
         listed = [(f"{kind}, {name}: {' '.join(begin.split())[:70]}…", index) for index, (kind, name, begin)
@@ -77,10 +78,10 @@ class RoundsExplorer:
                                                        **late)
         self.rule = ipywidgets.Dropdown(options=SAMPLED, description="sampled by")
         self.new_tokens = ipywidgets.BoundedIntText(new_tokens, 2, MOST_TOKENS, description="new tokens", **late)
-        self.prompt = ipywidgets.Dropdown(options=listed, description="prompt", layout={"width": "600px"})
+        self.prompt = ipywidgets.Dropdown(options=listed, description="prompt", layout=wide)
         self.typed = ipywidgets.Textarea(placeholder="Or type a prompt of your own, then click elsewhere.", rows=2,
-                                         layout={"width": "600px"}, **late)
-        self.round = ipywidgets.IntSlider(1, 1, 1, description="round", layout={"width": "520px"})
+                                         layout=wide, **late)
+        self.round = ipywidgets.IntSlider(1, 1, 1, description="round", layout=wide)
         self.message, self.timeline, self.numbers, self.text, self.picture = (ipywidgets.HTML() for _ in range(5))
         scrolled = ipywidgets.Box([self.picture], layout={"overflow": "auto", "max_height": "640px"})
         self.shown = ipywidgets.VBox([self.timeline, self.round, self.numbers, self.text, ipywidgets.HTML(legend()),
@@ -193,7 +194,8 @@ def legend() -> str:
 def describe_round(step: Step, plain: float) -> str:
     """The round and the running totals in a sentence each, as HTML. plain: tokens per second of plain decoding."""
     totals, speed = step.so_far, tokens_per_second(step.so_far.rounds)
-    pace = "" if isnan(speed + plain) else f", <b>{speed:.0f}</b> tokens per second after the first round ({plain:.0f} plainly)"
+    pace = f", <b>{speed:.0f}</b> tokens per second after the first round ({plain:.0f} plainly)"
+    pace = "" if isnan(speed + plain) else pace
     end = f"; the text ends after the first {step.fresh} of these" if step.fresh <= len(step.accepted) else ""
     return (f"Round {step.number} of {step.rounds}: <b>{len(step.accepted)}</b> of {step.tree.budget} draft tokens "
             f"accepted, then the target's own{end}. So far: acceptance rate <b>{totals.acceptance_rate:.2f}</b>, "
@@ -217,8 +219,8 @@ def timeline(steps: Sequence[Step], other: Sequence[Step], current: int) -> str:
             edge = f";outline:2px solid {BLACK}" if lane is steps and step.number == current else ""
             drawn.append(f'<div title="round {step.number}: {len(step.accepted)} of {step.tree.budget} draft tokens '
                          f'accepted" style="display:inline-block;margin-right:1px;background:{shaded(share)};height:'
-                         f'{4 + HIGH * share:.0f}px;width:{WIDE * (len(step.accepted) + 1) / longest - 1:.1f}px{edge}">'
-                         '</div>')
+                         f'{4 + HIGH * share:.0f}px;width:calc({100 * (len(step.accepted) + 1) / longest:.2f}% - 1px)'
+                         f'{edge}"></div>')
         drawn.append(f"<div>{name}: {lane[-1].written} tokens in {len(lane)} rounds and "
                      f"{1000 * lane[-1].seconds:.0f} ms</div>")
     return f'<div style="font-size:11px;line-height:1.5;white-space:nowrap">{"".join(drawn)}</div>'

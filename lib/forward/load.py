@@ -58,15 +58,12 @@ def load_pairs(names: Sequence[str], dtype: Format = AUTO, device: str = "cpu") 
 
 
 def load_served(target: str, drafters: Sequence[str], dtype: Format = AUTO, device: str = "cpu") -> ServedModel:
-    """As `models.load_served`, with draft models in any number format."""
-    activations, kind = formats_of(dtype, device)[1]
-    for name in drafters:
-        _check_kind(registry.source(name), kind)
-    served = load.load_served(target, drafters, activations, device)
-    for model in served.drafters.values():
-        _quantise(model, kind)
-        _try(model)
-    return served
+    """A served target, and draft models in any number format; names, and PairError but for the target's architecture
+    and weights, as for `load_pairs`.
+    """
+    (source, *_), *_ = load.check_pairs([f"{target}|{name}" for name in drafters] or [target], is_served=True)
+    pairs = load_pairs(drafters, checks.dtype_name(dtype).rpartition("|")[2], device) if drafters else []
+    return load.served(source, {name: pair.target for name, pair in zip(drafters, pairs)})
 
 
 @torch.inference_mode()

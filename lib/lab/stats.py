@@ -93,10 +93,15 @@ def _estimate(sums: np.ndarray, combine: Callable, weights: np.ndarray) -> Estim
     value, drawn = float(combine(*sums.sum(1))), combine(*(sums @ weights))
     if count < FEWEST or np.isnan(drawn).all():
         return Estimate(value, n=count)
-    # Cut off at each end: Phi(-t sqrt(n / (n - 1))), t Student's quantile for n - 1 degrees, because resampling n
-    # values underestimates their spread by the root, and their tails.
-    tail = ndtr(-stdtrit(count - 1, (1 + LEVEL) / 2) * (count / (count - 1)) ** 0.5)
-    return Estimate(value, *np.nanquantile(drawn, [tail, 1 - tail]).tolist(), count)
+    share = tail(count)
+    return Estimate(value, *np.nanquantile(drawn, [share, 1 - share]).tolist(), count)
+
+
+def tail(count: int) -> float:
+    """The share of the draws of n units that an interval leaves out at each end: Phi(-t sqrt(n / (n - 1))), t Student's
+    quantile for n - 1 degrees, because resampling n values underestimates their spread by the root, and their tails.
+    """
+    return float(ndtr(-stdtrit(count - 1, (1 + LEVEL) / 2) * (count / (count - 1)) ** 0.5))
 
 
 def _quotient(top: np.ndarray, bottom: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Loads pairs with transformers' own classes: no code from a hub runs, and weights come from safetensors alone."""
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -7,7 +8,6 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 import torch
-from huggingface_hub import is_offline_mode
 from transformers import (MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM,
                           AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast)
 from transformers.utils import GENERATION_CONFIG_NAME, cached_file
@@ -56,6 +56,10 @@ class Pair:
         """Positions that its target has; None without a limit. A drafter may have fewer."""
         return getattr(self.target.config.get_text_config(), "max_position_embeddings", None)
 
+    def room(self, tokens: int) -> float:
+        """The tokens of a prompt after which so many others, and a bonus token, fit the target's window."""
+        return (self.window or math.inf) - tokens - 1
+
     @property
     def dtype(self) -> str:
         """The number format of its models, as "stored", or of target and drafter as "float32|bfloat16"."""
@@ -84,7 +88,7 @@ def load_pairs(names: Sequence[str], dtype: Format | tuple[Format, Format] = che
     another tokenizer than its partner; then for weights that are missing or damaged.
     """
     dtypes = [checks.number_format(part, device) for part in (dtype if isinstance(dtype, tuple) else (dtype, dtype))]
-    source_pairs = check_pairs(names, fetch=True)
+    source_pairs = check_pairs(names)
     checks.check_memory({(source.name, number_format): num_parameters(source, config_of(source))
                          for pair in source_pairs for source, number_format in zip(pair, dtypes)}, device)
     tokenizer_of, model_of = cache(_tokenizer), cache(lambda source, dtype, copy: _model(source, dtype, device))
@@ -136,35 +140,28 @@ class ServedModel:
     drafters: Mapping[str, object]
 
 
-def load_served(target: str, drafters: Sequence[str], dtype: Format = checks.AUTO, device: str = "cpu") -> ServedModel:
-    """A served target, and draft models in this number format; names, and PairError but for the target's architecture
-    and weights, as for `load_pairs`.
-    """
-    names = [f"{target}|{name}" for name in drafters]
-    (source, *_), *_ = check_pairs(names or [target], is_served=True, fetch=True)
-    loaded = load_pairs(drafters, dtype, device) if drafters else []
-    models, tokenizer = {name: pair.target for name, pair in zip(drafters, loaded)}, _tokenizer(source)
+def served(source: Source, drafters: Mapping[str, object]) -> ServedModel:
+    """The served target of a source that `check_pairs` gives, with its draft models by name."""
+    tokenizer = _tokenizer(source)
     config = PreTrainedConfig(vocab_size=len(tokenizer))  # where that of the target cannot be read here
     with suppress(PairError):
         config = _read(AutoConfig, source)
     ends = ends_of(_generation_settings(source, config), tokenizer, source.name)
-    return ServedModel(source.name, config, tokenizer, ends, models)
+    return ServedModel(source.name, config, tokenizer, ends, drafters)
 
 
-def check_pairs(names: Sequence[str], is_served: bool = False, fetch: bool = False) -> list[tuple[Source, ...]]:
-    """The sources of each pair, one or two, with GGUF files converted. PairError for pairs that `load_pairs`, or where
-    targets are served `load_served`, would refuse by their names, configurations, files or tokenizers. Reads no other
-    weights. Hub ids are read with `fetch`; without it from the cache where HF_HUB_OFFLINE is set, else not at all.
+def check_pairs(names: Sequence[str], is_served: bool = False) -> list[tuple[Source, ...]]:
+    """The sources of each pair, one or two, with GGUF files converted. PairError for pairs that `load_pairs` refuses by
+    their names, configurations, files or tokenizers; the configuration of a target that is served is not read.
     """
     if isinstance(names, str) or not names:
         raise PairError(f"pairs is {names!r}; give a list of names, such as [{names or 'base/small'!r}]")
     pairs = [tuple(local(source) for source in sources(name) if source) for name in names]
     config, tokenizer = cache(config_of), cache(_tokenizer)
     for pair in pairs:
-        readable = [source for source in pair if fetch or source.kind != HUB or is_offline_mode()]
-        for source in readable:
+        for source in pair:
             (tokenizer if is_served and source is pair[0] else config)(source)
-        if len(readable) == 2:
+        if len(pair) == 2:
             sizes = [1 + max(tokenizer(source).get_vocab().values()) if is_served and source is pair[0] else
                      config(source).get_text_config().vocab_size for source in pair]
             checks.check_tokenizers(*map(tokenizer, pair), [source.name for source in pair], sizes)

@@ -49,19 +49,12 @@ class RankPaths:
         """How many starts have this path."""
         return len(self.starts[node])
 
-    def nodes(self, tree: Tree) -> list[int]:
-        """The node of the trie for each node of a tree, -1 for a path that no start has."""
-        nodes = [ROOT]
-        parents, ranks = tree.parents.tolist(), tree.rank.tolist()
-        for parent, rank in zip(parents[1:], ranks[1:]):
-            above = nodes[parent]
-            nodes.append(-1 if above < 0 else self.children(above).get(rank, -1))
-        return nodes
-
     def ends(self, tree: Tree) -> np.ndarray:
         """int64[S]: the last node of the tree that a round accepts at each start, in the order of `first`."""
-        ends = np.zeros(len(self.first), dtype=np.int64)
-        for tree_node, node in enumerate(self.nodes(tree)):
+        ends, nodes = np.zeros(len(self.first), dtype=np.int64), [ROOT]  # of the trie, -1 for a path that no start has
+        for tree_node, (parent, rank) in enumerate(zip(tree.parents[1:].tolist(), tree.rank[1:].tolist()), 1):
+            node = -1 if nodes[parent] < 0 else self.children(nodes[parent]).get(rank, -1)
+            nodes.append(node)
             if node > ROOT:  # parents come first, so the deepest node remains
                 ends[self.starts[node]] = tree_node
         return ends

@@ -29,7 +29,6 @@ from lib.replay import trace
 from lib.replay.acceptance import DEEPEST
 from lib.replay.expectation import chances
 from lib.replay.trace import PADDING, Trace, join
-from lib.trees import named
 from lib.verify.warping import warp
 
 MOST_PROBABILITIES = 1 << 26  # of one model in memory at the same time
@@ -79,7 +78,7 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
             traces[first] = trace.load(path)
     missing = [(first, batch) for first, batch in batches.items() if first not in traces]
     if isinstance(drafters, Competitors):
-        fresh = cluster.spread(_record_with, missing, drafters, *settings)
+        fresh = cluster.spread(record_batch, missing, None, drafters, *settings)
     else:
         fresh = (record_batch(batch, target, drafters, *settings) for batch in missing)
     fresh = tqdm(fresh, parts and parts.name, len(batches), disable=not parts, initial=len(traces), mininterval=SECONDS,
@@ -94,16 +93,13 @@ def record(target, drafters: Mapping[str, object], prompts: Sequence[Tensor], *,
                    labels=dict(labels or {}, temperature=temperature))
 
 
-def _record_with(batch: tuple[int, PromptSet], competitors: "Competitors", *settings) -> Trace:
-    """`record_batch`, on any worker."""
-    return record_batch(batch, competitors.target, competitors, *settings)
-
-
 def record_batch(batch: tuple[int, PromptSet], target, drafters: Mapping[str, object], num_tokens: int,
                  temperature: float, eos_token_id: int | Sequence[int] | None, ahead: int, siblings: int,
                  seed: object) -> Trace:
-    """The part of a recording of one batch, without its limit: the number of its first prompt, and its prompts."""
-    first, prompts = batch
+    """The part of a recording of one batch, without its limit: the number of its first prompt, and its prompts. target:
+    None for that of `Competitors`.
+    """
+    (first, prompts), target = batch, drafters.target if target is None else target
     generator = None if seed is None else cluster.seeded(seed, first)
     written = continuations(target, prompts.ids, rows=len(prompts.ids), temperature=temperature,
                             max_new_tokens=num_tokens, generator=generator, eos_token_id=eos_token_id)
@@ -132,16 +128,6 @@ def of_ranks(drafters: Mapping[str, object]) -> dict[str, object]:
             if not isinstance(drafter, Drafter) or drafter.traits.replay == BY_RANKS}
 
 
-def room(pairs: Sequence, *, new_tokens: int, live_tokens: int, live_shapes: Sequence[str],
-         deepest: int = 0) -> int | None:
-    """The tokens that a prompt may have so that replayed continuations with trees of `deepest` levels, and live ones,
-    fit the target's window; None without a window.
-    """
-    windows = [pair.window for pair in pairs if pair.window]
-    live = max((named(shape).max_depth for shape in live_shapes), default=0)
-    return min(windows) - max(new_tokens + deepest, live_tokens + live) - 1 if windows else None
-
-
 @torch.inference_mode()
 def read(target, drafters: Mapping[str, object], texts: Texts, *, temperature: float = 0.0, ahead: int = AHEAD,
          siblings: int = 0, generator: torch.Generator | None = None) -> Trace:
@@ -154,7 +140,9 @@ def read(target, drafters: Mapping[str, object], texts: Texts, *, temperature: f
     """
     longest = max(map(len, texts.prompts)) + max(map(len, texts.written)) - 1  # the last token is not read
     for name, drafter in drafters.items():
-        if reason := _refusal(drafter, longest):
+        window = (drafter.window if isinstance(drafter, Drafter) else
+                  getattr(drafter.config.get_text_config(), "max_position_embeddings", None))
+        if reason := window_refusal(window, longest):
             raise ValueError(f"{name}: {reason}")
     models = [model for model in (target, *drafters.values()) if model is not None and not isinstance(model, Drafter)]
     for model in models:
@@ -164,13 +152,6 @@ def read(target, drafters: Mapping[str, object], texts: Texts, *, temperature: f
     numbers = range(len(texts.written))
     return join([_read(target, drafters, texts.select(numbers[first : first + rows]), temperature, ahead, siblings,
                        generator) for first in numbers[::rows]])
-
-
-def _refusal(model, longest: int) -> str:
-    """Why texts of so many tokens do not fit the window of a model or drafter; empty where they do."""
-    if isinstance(model, Drafter):
-        return window_refusal(model.window, longest)
-    return window_refusal(getattr(model.config.get_text_config(), "max_position_embeddings", None), longest)
 
 
 def teacher_forced(model, prompts: Sequence[Tensor], written: Sequence[Sequence[int]],

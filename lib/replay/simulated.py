@@ -34,10 +34,9 @@ MOST_BYTES = 1 << 30  # of hidden states in memory
 class SimulatedWalk(Walk):
     """Rounds whose trees differ: a `Walk` whose `nodes` are those of each round's own tree.
 
-    depth, draft_calls (levels forwarded for the tree; for heads, for its batch): int64[R].
+    draft_calls (levels forwarded for the tree; for heads, for its batch): int64[R].
     """
 
-    depth: np.ndarray
     draft_calls: np.ndarray
 
 
@@ -79,9 +78,9 @@ def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: 
     if not replayable(drafter):
         raise ValueError(f"drafter is a {type(drafter).__name__}, whose rounds depend on more than the text and the "
                          "target; give a kind whose traits say how it is replayed, and decode with others live")
-    walked = [(row, start, len(path), path[-1] if path else ROOT, draft.tree.budget, draft.tree.max_depth, draft_calls)
+    walked = [(row, start, len(path), path[-1] if path else ROOT, draft.tree.budget, draft_calls)
               for row, start, draft, path, draft_calls in drafted(recorded, drafter, shape, rows=rows)]
-    return SimulatedWalk(*np.array(sorted(walked), dtype=np.int64).reshape(-1, 7).T)
+    return SimulatedWalk(*np.array(sorted(walked), dtype=np.int64).reshape(-1, 6).T)
 
 
 def rounds_behind(recorded: Recorded, combined: CombinedDrafter, tree: Tree, ranked: str) -> SimulatedWalk:
@@ -90,14 +89,13 @@ def rounds_behind(recorded: Recorded, combined: CombinedDrafter, tree: Tree, ran
     """
     walk, other = exact.rounds(recorded.trace, tree, ranked), combined.drafter
     passes = np.full_like(walk.rows, 1 if other.traits.one_pass else tree.max_depth)
-    everywhere = SimulatedWalk(**vars(walk), depth=np.full_like(walk.rows, tree.max_depth), draft_calls=passes)
+    everywhere = SimulatedWalk(**vars(walk), draft_calls=passes)
     index_of = {start: index for index, start in enumerate(zip(walk.rows.tolist(), walk.starts.tolist()))}
     lookup_alone = CombinedDrafter(combined.lookup, NoDrafter(), combined.enough)
     for row, start, draft, path, _ in drafted(recorded, lookup_alone, tree, everywhere=True):
         if draft.tree.budget and (index := index_of.get((row, start))) is not None:
             everywhere.accepted[index], everywhere.nodes[index] = len(path), path[-1] if path else ROOT
-            everywhere.drafted[index], everywhere.depth[index] = draft.tree.budget, draft.tree.max_depth
-            everywhere.draft_calls[index] = other.idle_passes
+            everywhere.drafted[index], everywhere.draft_calls[index] = draft.tree.budget, other.idle_passes
     return exact.chained(everywhere)
 
 

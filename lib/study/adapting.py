@@ -17,11 +17,12 @@ from lib.drafters.choosing import IDLE, MEMORY
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import Drafter, FirstBranch
 from lib.engines.methods import PLAIN, Way
+from lib.replay.rank_paths import rank_paths
 from lib.replay.simulated import Recorded, drafted
 from lib.study import costs_files
 from lib.study.bench import PARTS, Bench, without_loops
 from lib.study.candidates import ranked_name
-from lib.study.costs import DRAFTING, Costs
+from lib.study.costs import Costs, with_drafting
 from lib.trees.shapes import chain
 
 CHOSEN, FIXED = "choosing", "best way of other prompts"
@@ -131,20 +132,18 @@ def measure(bench: Bench, recorded: Recorded, ways: Sequence[Way]) -> None:
 
 
 def curves(bench: Bench) -> dict[str, Costs]:
-    """The cost curves of the bench's backend and of ELSEWHERE at batch 1, where drafting is taken to be as large a part
-    of a plain step as here, and a plain step that was not published to take the time of the smallest check.
+    """The cost curves at batch 1 of the bench's backend and of ELSEWHERE, where a plain step that was not published is
+    taken to last as long as the smallest check.
     """
     here = bench.rows_of("costs").query("batch == 1")
     if here.empty:
         return {}
-    found, plain_here = {bench.backend.name: Costs.of(here)}, here.loc[here["method"] == PLAIN, "ms"].min()
+    found = {bench.backend.name: Costs.of(here)}
     for file, backend in ELSEWHERE:
         rows = costs_files.read(file).query("backend == @backend and batch == 1")
         if PLAIN not in set(rows["method"]):
             rows = pd.concat([rows, rows[rows["ms"] == rows["ms"].min()].assign(method=PLAIN, nodes=0)])
-        scale = rows.loc[rows["method"] == PLAIN, "ms"].min() / plain_here
-        drafting = here.query(DRAFTING).assign(ms=lambda part: part["ms"] * scale)
-        found[f"{backend} ({file})"] = Costs.of(pd.concat([rows, drafting]))
+        found[f"{backend} ({file})"] = Costs.of(with_drafting(rows, here))
     return found
 
 
@@ -163,19 +162,15 @@ def _accepted(recorded: Recorded, name: str, drafter: Drafter, longest: int) -> 
     """By row of a trace int64[S, 2]: at each transition before the limit the tokens that the drafter's chain of
     `longest` tokens drafts, and those that are accepted.
     """
-    trace, ranked = recorded.trace, ranked_name(name, drafter, recorded.trace)
-    found = [np.zeros((length, 2), dtype=np.int64) for length in trace.lengths]
-    if ranked:
-        ranks = trace.ranks[ranked]
-        for row, sizes in enumerate(found):
-            for start in range(len(sizes)):
-                ahead = ranks[row, start : start + longest] if ranks.ndim == 2 else ranks[row, start, :longest]
-                wrong = np.flatnonzero(ahead != 0)
-                sizes[start] = longest, wrong[0] if len(wrong) else len(ahead)
-        return found
-    for row, start, draft, path, _ in drafted(recorded, FirstBranch(drafter), chain(longest), everywhere=True):
-        found[row][start] = draft.tree.budget, len(path)
-    return found
+    trace = recorded.trace
+    sizes = np.zeros((*trace.before_limit.shape, 2), dtype=np.int64)
+    if ranked := ranked_name(name, drafter, trace):
+        accepted = rank_paths(trace, ranked).ends(chain(longest))  # a chain's node is its depth
+        sizes[trace.before_limit] = np.stack([np.full_like(accepted, longest), accepted], axis=1)
+    else:
+        for row, start, draft, path, _ in drafted(recorded, FirstBranch(drafter), chain(longest), everywhere=True):
+            sizes[row, start] = draft.tree.budget, len(path)
+    return [of_row[:length] for of_row, length in zip(sizes, trace.lengths)]
 
 
 def _text(recorded: Recorded, row: int, accepted: Sequence[np.ndarray], drafting: Sequence[np.ndarray],

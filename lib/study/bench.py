@@ -134,9 +134,9 @@ def arranged(prompts: PromptSet, choose: int, judge: int, generator: np.random.G
     is_halved = 2 <= len({*units}) <= halved
     if not is_halved:
         check_enough(units, prompts.kinds, choose, judge)
-    by_kind: dict[str, dict[str, list[int]]] = {}
+    kind_of, by_kind = {}, {}  # of a unit: the kind of its first prompt
     for row, (kind, unit) in enumerate(zip(prompts.kinds, units)):
-        by_kind.setdefault(kind, {}).setdefault(unit, []).append(row)
+        by_kind.setdefault(kind_of.setdefault(unit, kind), {}).setdefault(unit, []).append(row)
 
     def shuffled(members: Sequence[list[int]]) -> list[list[int]]:
         """Units, each with its rows, in a random order that is even in kinds and later turns."""

@@ -44,12 +44,12 @@ def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
     # plain steps and checks
     points = [(batch, PLAIN, 0) for batch in bench.batches_of(PLAIN_WAY)]
     points += [(batch, FORCED, n) for batch in bench.batches_of(check) for n in nodes]
-    _time_checks(bench, points, check, repeats)
+    time_checks(bench, points, check, repeats)
     for halvings in range(1, 1 + HALVINGS * is_raced):
         checks = bench.rows_of("costs").query("method == @FORCED")
         points = [(batch, FORCED, middle) for batch, rows in checks.groupby("batch")
                   if len(rows) < len(nodes) + halvings and (middle := _steepest(rows))]
-        _time_checks(bench, points, check, repeats)
+        time_checks(bench, points, check, repeats)
 
     # drafting
     costs = Costs.of(bench.rows_of("costs"))
@@ -65,7 +65,7 @@ def measure(bench: Bench, ways: Sequence[Way], most_nodes: int) -> pd.DataFrame:
     return bench.rows_of("costs")
 
 
-def _time_checks(bench: Bench, points: Sequence[tuple[int, str, int]], check: Way, repeats: int) -> None:
+def time_checks(bench: Bench, points: Sequence[tuple[int, str, int]], check: Way, repeats: int) -> None:
     """Times the points (batch, method, nodes) that are missing, in shuffled turns."""
     table = bench.store.open("costs")
     points = [point for point in points if (bench.backend.name, *point[:2], f"nodes:{point[2]}") not in table.keys()]
@@ -125,6 +125,15 @@ def _row(bench: Bench, batch: int, method: str, shape: str, nodes: int, seconds:
     low, middle, high = 1000 * np.quantile(seconds, [0.25, 0.5, 0.75])
     return dict(backend=bench.backend.name, batch=batch, method=method, shape=shape, nodes=nodes, ms=middle, low=low,
                 high=high, n=len(seconds))
+
+
+def with_drafting(rows: pd.DataFrame, here: pd.DataFrame) -> pd.DataFrame:
+    """Rows of the table "costs" of another machine; drafting that they lack is taken to be as large a part of a plain
+    step there as in the rows of this one.
+    """
+    plain_there, plain_here = (part.loc[part["method"] == PLAIN, "ms"].min() for part in (rows, here))
+    drafting = here.query(DRAFTING).assign(ms=lambda part: part["ms"] * plain_there / plain_here)
+    return pd.concat([rows, drafting[~drafting["method"].isin(rows["method"])]])
 
 
 # --------------------------------------------------------------------------------------------------------------- curves

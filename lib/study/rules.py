@@ -22,7 +22,6 @@ from lib.lab.chapter import Store
 from lib.lab.tables import Table
 from lib.models import prompts as prompt_files
 from lib.models.prompts import PromptSet
-from lib.replay.recording import room
 from lib.study import live
 from lib.study.bench import arranged
 from lib.study.settings import Rules
@@ -63,8 +62,7 @@ def measure(store: Store, settings: Rules) -> None:
         if pair.draft_model is not None:
             firsts.setdefault(pair.target_name, (name, pair))
     for number, (name, pair) in enumerate(firsts.values()):
-        limit = room([pair], new_tokens=settings.live_tokens, live_tokens=settings.live_tokens,
-                     live_shapes=settings.live_shapes)
+        limit = pair.room(settings.live_tokens + max(named(shape).max_depth for shape in settings.live_shapes))
         prompts, _ = arranged(prompt_files.load(settings.prompts, pair.tokenizer, limit=limit), 0,
                               settings.judge_prompts, np.random.default_rng(settings.seed))
         decoded = [("model", rule, shape, temperature) for shape, temperature, rule

@@ -24,7 +24,7 @@ from lib.models.prompts import PromptSet
 from lib.replay import endpoint, logs
 from lib.replay.simulated import Recorded
 from lib.study.acceptance import record
-from lib.study.bench import CHOOSING, JUDGING, Bench, spread, without_loops, write_prompts
+from lib.study.bench import Bench, arranged, without_loops, write_prompts
 from lib.study.candidates import static_ways
 
 
@@ -99,14 +99,10 @@ def drafters_of(log: Log, specs: Sequence[str]) -> dict[str, Drafter]:
 
 
 def bench_of(log: Log, store: Store, longest: int, seed: int) -> Bench:
-    """A log at work: of each kind half of the conversations choose, and the others judge; nothing is raced."""
-    texts, generator, by_unit = log.texts, np.random.default_rng(seed), {}
-    for row, name in enumerate(texts.names):
-        by_unit.setdefault(units.unit(name), []).append(row)
-    order = spread(list(by_unit.values()), [texts.kinds[rows[0]] for rows in by_unit.values()], generator)
-    parts = [CHOOSING] * (len(order) // 2) + [JUDGING] * (len(order) - len(order) // 2)
-    rows, parts = zip(*((row, part) for unit, part in zip(order, parts) for row in unit))
-    texts = texts.select(rows)
+    """A log at work: half of the conversations choose, and the others judge; nothing is raced."""
+    texts = log.texts
     prompts = PromptSet(texts.names, texts.kinds, texts.prompts, tuple(map(units.turn, texts.names)))
+    prompts, parts = arranged(prompts, 0, 0, np.random.default_rng(seed), halved=len(texts.names))
+    texts = texts.select([texts.names.index(name) for name in prompts.names])
     return Bench(replace(log, texts=texts), store, log.target.name, prompts, parts, max(map(len, texts.written)), {},
                  longest, log.target.eos_token_ids, seed)

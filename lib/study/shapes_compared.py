@@ -37,6 +37,7 @@ from lib.study.acceptance import record, replay
 from lib.study.bench import CHOOSING, JUDGING, Bench, of_pair, without_loops
 from lib.study.candidates import MODEL, drafters_of, growth_rules, possible, ranked_name
 from lib.study.settings import Acceptance
+from lib.trees import named
 from lib.trees.names import COMPARED, FREQUENT
 from lib.trees.picture import visible
 from lib.verify.rules import SIMPLEST
@@ -60,8 +61,8 @@ def measure(store: Store, settings: Acceptance) -> None:
     coldest = min(settings.temperatures)
     deepest = max(*settings.budgets, settings.budget, *settings.chain_lengths, DEPTH)
     for number, pairs in enumerate(by_target.values()):
-        limit = recording.room(pairs, new_tokens=settings.new_tokens, live_tokens=settings.live_tokens,
-                               live_shapes=settings.live_shapes, deepest=deepest)
+        live_depth = max(named(shape).max_depth for shape in settings.live_shapes)
+        limit = pairs[0].room(max(settings.new_tokens + deepest, settings.live_tokens + live_depth))
         plain = of_pair(pairs[0], store, settings, limit, {1: 0}, deepest)
         longest = max(map(len, plain.prompts.ids)) + plain.new_tokens + plain.longest + 1
         drafters = Competitors(competing, pairs, tuple(settings.drafters), longest, settings.seed)
@@ -80,19 +81,15 @@ def competing(pairs: Sequence, specs: Sequence[str], longest: int, seed: int) ->
     """The drafters whose rounds a trace decides, draft models first: of `specs`, or all, those that the target can
     have; n-grams of its text, where no other has ranks, from which trees are grown; and random tokens as a control.
     """
-    replayed = [spec for spec in specs or possible(pairs[0])
-                if can_have(pairs, spec) and not live.is_live(spec) and not DRAFTERS[parse(spec)[0]].traits.control]
+    target = pairs[0].target_name
+    existing = {*made_for(target)} | {DRAFT_MODEL for pair in pairs if pair.draft_model is not None}
+    replayed = [spec for spec in specs or possible(pairs[0]) if needs(spec) <= existing and not live.is_live(spec)
+                and ("vocabulary" not in parse(spec)[1] or vocabulary.ships(target))
+                and not DRAFTERS[parse(spec)[0]].traits.control]
     drafters = drafters_of(pairs, sorted(replayed, key=lambda spec: parse(spec)[0] != MODEL), longest)
     if not recording.of_ranks(drafters):
         drafters[NGRAMS] = NgramDrafter(NgramTables((), pairs[0].target.config.get_text_config().vocab_size))
     return drafters | {"random": make("random", pairs[0], {"generator": torch.Generator().manual_seed(seed)})}
-
-
-def can_have(pairs: Sequence, spec: str) -> bool:
-    """Whether the heads, tables, models and frequent tokens that a drafter needs exist for the target."""
-    target = pairs[0].target_name
-    existing = {*made_for(target)} | {DRAFT_MODEL for pair in pairs if pair.draft_model is not None}
-    return needs(spec) <= existing and ("vocabulary" not in parse(spec)[1] or vocabulary.ships(target))
 
 
 def first_ranked(drafters: Mapping[str, Drafter]) -> dict[str, Drafter]:

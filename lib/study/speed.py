@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 from torch import Tensor
 
@@ -48,7 +47,7 @@ def measure(store: Store, settings: Speed) -> None:
         answer.save(bench, f"the machine of {Path(settings.costs).stem}")
         return
     pairs = load_pairs(settings.pairs, settings.dtype, settings.device)
-    room = (pairs[0].window or np.inf) - settings.new_tokens - 2 * settings.most_depth - 2
+    room = pairs[0].room(settings.new_tokens + 2 * settings.most_depth + 1)
     bench = of_pair(pairs[0], store, settings, room, dict(zip(settings.batches, settings.raced)), settings.most_depth)
     recorded, ways = measure_loop(bench, settings, pairs)
     write_settings(bench)
@@ -143,16 +142,13 @@ def measure_engine(bench: Bench, settings: Speed, spec: str) -> None:
 
 
 def predict_elsewhere(bench: Bench, settings: Speed, recorded: Recorded, ways: Sequence[Way]) -> list[Bench]:
-    """Answers for the backends of a file of costs, by rounds that are replayed here. Drafting that the file lacks is
-    taken to be as large a part of a plain step as here; draft models whose drafting was timed nowhere are left out,
-    with the reason printed, and trees that are larger than all checks of the file.
+    """Answers for the backends of a file of costs (see `costs.with_drafting`), by rounds that are replayed here. Draft
+    models whose drafting was timed nowhere are left out, with the reason printed, and trees that are larger than all
+    checks of the file.
     """
-    here, all_rows, benches = bench.rows_of("costs"), costs_files.read(settings.costs), []
+    all_rows, benches = costs_files.read(settings.costs), []
     for name in costs_files.of_backends(all_rows):
-        rows = all_rows[all_rows["backend"] == name]
-        scale = rows.loc[rows["method"] == PLAIN, "ms"].min() / here.loc[here["method"] == PLAIN, "ms"].min()
-        drafting = here.query(costs.DRAFTING).assign(ms=lambda part: part["ms"] * scale)
-        rows = pd.concat([rows, drafting[~drafting["method"].isin(rows["method"])]])
+        rows = costs.with_drafting(all_rows[all_rows["backend"] == name], bench.rows_of("costs"))
         untimed = {way.method for way in ways if isinstance(way.drafter, LanguageModelDrafter)} - {*rows["method"]}
         for method in sorted(untimed):
             print(f"{method} is left out: the costs of {name} have no rows of the method {method}")

@@ -48,7 +48,10 @@ FAULTS = (
           "verify"),
     Fault("verify/rules.py", "return accepted, draws.categorical(rest)",
           "return accepted, draws.categorical(target_probs[node])", "verify"),
+    Fault("verify/rules.py", "q = q.to(p)\n            if draws.uniform() <",
+          "q, number = q.to(p), locals().get('number') or draws.uniform()\n            if number <", "verify"),
     Fault("verify/draft.py", "for _ in range(int(counts[child]))", "for _ in range(1)", "verify"),
+    Fault("verify/draft.py", "[(child, probs[node]) for probs,", "[(child, shares[0][0][node]) for _,", "verify"),
     # Tree attention and kernels
     Fault("attention/masks.py", "(position > count[..., -1:] - 1 - window)",
           "(position >= count[..., -1:] - 1 - window)", "attention"),

@@ -2,7 +2,12 @@
 
 
 class Letters:
-    """A tokenizer with one token per letter, for texts that a test can read."""
+    """A tokenizer with one token per character, counted from "a", with a chat template or without."""
+
+    added_tokens_decoder = {}
+
+    def __init__(self, chat_template=None):
+        self.chat_template = chat_template
 
     @staticmethod
     def ids(text: str) -> list[int]:
@@ -15,3 +20,9 @@ class Letters:
 
     def __call__(self, text: str, **settings) -> dict[str, list[int]]:
         return {"input_ids": self.ids(text)}
+
+    def apply_chat_template(self, messages, add_generation_prompt, tokenize, tools=(), mood="") -> str:
+        """The text of messages; tools and mood are options of a template."""
+        assert add_generation_prompt and not tokenize
+        texts = "".join(f"<{message['role']}>{message['content']}" for message in messages)
+        return mood + "<tool>" * len(tools) + texts + "<bot>"

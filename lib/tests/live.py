@@ -1,4 +1,4 @@
-"""Live decoding for tests, of prompts of any lengths."""
+"""Live decoding for tests, of prompts of any lengths, and its rounds beside those of replay."""
 
 from dataclasses import replace
 
@@ -21,3 +21,19 @@ def decode(target, drafter, prompts, *, rows=16, seed=0, **settings):
         written += part.new_tokens
     return Generation(pad_sequence([torch.tensor(row) for row in written], batch_first=True), rounds, written,
                       *calls.tolist())
+
+
+def continuation(model, prompt, new_tokens, **settings) -> list[int]:
+    """A model's own greedy text after a prompt int64[T], by transformers."""
+    settings = dict(do_sample=False, eos_token_id=None, pad_token_id=0) | settings
+    return model.generate(prompt[None], max_new_tokens=new_tokens, **settings)[0, len(prompt) :].tolist()
+
+
+def live_rounds(done: Generation) -> list[tuple[int, ...]]:
+    """Row, start, accepted and drafted tokens of each round, by row."""
+    return sorted((record.row, record.position - 1, record.accepted, record.drafted) for record in done.rounds)
+
+
+def replayed_rounds(walk) -> list[tuple[int, ...]]:
+    """The same of a walk by replay."""
+    return [*zip(*(getattr(walk, name).tolist() for name in ("rows", "starts", "accepted", "drafted")))]

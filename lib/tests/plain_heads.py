@@ -1,11 +1,8 @@
 """The outputs of heads, computed plainly from tensors as authors' layouts name them: no module, cache or batch."""
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
-
-from lib.trees import growth
 
 DIM, EPSILON = 8, 1e-6  # of small heads
 
@@ -71,7 +68,7 @@ class PlainHead:
         table = self.tensors.get("embed_tokens", self.target.get_input_embeddings().weight)
         if self.kind == "eagle3":
             for count in range(len(path) + 1):
-                tokens, normed = text[1:] + path[:count], self.normed(features, "midlayer.hidden_norm")
+                tokens, normed = [*text[1:], *path[:count]], self.normed(features, "midlayer.hidden_norm")
                 read = torch.cat([self.normed(table[tokens], "midlayer.input_layernorm"), normed], dim=-1)
                 sees = torch.ones(len(tokens), len(tokens)).tril().bool()
                 x = self.layer(normed if self.normed_residual else features, read, sees, "midlayer")
@@ -103,29 +100,3 @@ class PlainHead:
             row = before if len(first) == len(logits) else (*self.tokens, before).index(before)
             logits[self.tokens] += self(first[row], "markov_head.markov_w2")
         return logits
-
-    def filled(self, text: list[int], shape) -> Tensor:
-        """The tokens int64[m] that fill a shape after a committed text."""
-        tokens = torch.tensor([text[-1]] + [0] * shape.budget)
-        for node in range(shape.size):
-            if children := list(shape.children(node)):
-                path = tokens[list(shape.path(node))[1:]].tolist()
-                order = self.logits(text, path).sort(descending=True, stable=True).indices
-                tokens[children] = order[torch.tensor(shape.rank[children])]
-        return tokens
-
-    def grown(self, text: list[int], rule) -> tuple:
-        """The tree that a growth rule makes after a committed text, and its tokens."""
-        paths = [()]  # by candidate
-
-        def children(candidates, nodes):
-            rows = []
-            for node in nodes.tolist():
-                best = self.logits(text, list(paths[node])).softmax(-1).sort(descending=True, stable=True)
-                width = min(rule.width, len(best.values))
-                paths.extend((*paths[node], token) for token in best.indices[:width].tolist())
-                rows.append(best.values[:width].numpy())
-            return np.stack(rows)
-
-        made = growth.grow(rule, children)
-        return made.tree, [text[-1], *(paths[node][-1] for node in made.nodes[1:])]

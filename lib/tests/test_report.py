@@ -22,8 +22,10 @@ NUMBER = r"-?\d+(?:\.\d+)?"
 INTERVAL = rf"({NUMBER})(?: \[({NUMBER}), ({NUMBER})\])?"
 
 
-def shown_of(notebook: str, folder) -> dict[str, list]:
-    """What the report draws from a notebook's tables: Markdown, frames, tables and other HTML, and names of figures."""
+def shown_of(notebook: str, folder, changed: dict[str, pd.DataFrame] = {}) -> dict[str, list]:
+    """What the report draws from a notebook's tables: Markdown, frames, tables and other HTML, and names of figures.
+    changed: tables in place of those of the committed run.
+    """
     shown = {"text": [], "table": [], "html": [], "figure": [], "frame": []}
 
     def display(shown_object):
@@ -39,7 +41,7 @@ def shown_of(notebook: str, folder) -> dict[str, list]:
         patch.chdir(NOTEBOOKS)
         patch.setattr(IPython.display, "display", display)
         patch.setattr(Chapter, "show", lambda _, name, text: (shown["figure"].append(name), shown["text"].append(text)))
-        draw(REPORT, {name: tables.read(REFERENCE, name) for name in names}, folder)
+        draw(REPORT, {name: tables.read(REFERENCE, name) for name in names} | changed, folder)
     return shown
 
 
@@ -293,3 +295,12 @@ def test_links_lead_somewhere(shown):
 @pytest.mark.parametrize("notebook, lacking", [("01", 4), ("02", 3), ("03", 4), ("05", 1)])
 def test_a_run_of_one_notebook_has_a_report(notebook, lacking, tmp_path):
     assert len(re.findall("not measured|not compared", shown_of(notebook, tmp_path)["text"][0])) == lacking
+
+
+def test_what_is_predicted_for_another_machine_is_not_called_measured(tmp_path):
+    answers = tables.read(REFERENCE, "05_answers").assign(raced=0, whole=np.nan)
+    answers["backend"] += " (elsewhere)"
+    changed = {"05_answers": answers, "05_quality": tables.read(REFERENCE, "05_quality")[:0]}
+    table, _, claims = shown_of("05", tmp_path, changed)["text"][0].partition("*Speed over plain")
+    assert "(0) |" in table and "(0): predicted" in claims and "and the costs of elsewhere" in claims
+    assert not any(word in claims for word in ("AVX", "With the prefill", "an approximate interval"))

@@ -11,9 +11,9 @@ from lib.attention import backends
 from lib.attention.operator import tree_attention
 from lib.kernels import build
 from lib.lab import processor
+from lib.tests.attention.test_attention import TOLERANCE, error
 from lib.tests.instruction_sets import emulated, instruction_set  # noqa: F401 (a fixture of every test)
 
-TOLERANCE = {torch.float32: 1e-6, torch.bfloat16: 3e-3}
 needs_kernel = pytest.mark.skipif(backends.unavailable() is not None, reason=str(backends.unavailable()))
 
 
@@ -22,10 +22,6 @@ def problem(batch, kv_heads, group, nodes, prefix, dim, value_dim, dtype, genera
               (batch, kv_heads, prefix + nodes, value_dim))
     mask = torch.eye(nodes, dtype=torch.bool) | (torch.rand(nodes, nodes, generator=generator) < 0.4).tril()
     return *(torch.randn(shape, generator=generator).to(dtype) for shape in shapes), mask
-
-
-def error(ours, truth):
-    return ((ours.double() - truth.double()).norm() / truth.double().norm()).item()
 
 
 @needs_kernel

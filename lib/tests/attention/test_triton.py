@@ -21,7 +21,7 @@ def test_it_gives_what_the_reference_gives_where_it_is_interpreted():
     tests = Path(__file__).parents[1] / "interpreted_kernel.py"
     done = subprocess.run([sys.executable, "-m", "pytest", "-v", str(tests)], capture_output=True, text=True,
                           env=os.environ | {"TRITON_INTERPRET": "1"}, timeout=300)
-    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.optional

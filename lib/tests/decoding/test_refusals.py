@@ -31,6 +31,7 @@ USUAL = dict(shape="chain:2", max_new_tokens=4)
     (dict(max_new_tokens=-1), "max_new_tokens is -1"),
     (dict(max_new_tokens=300), "the model's window has 256; shorten the prompt"),
     (dict(shape="kary"), "'kary' cannot be read"),
+    (dict(forward="fast"), "forward is 'fast'; choose one of layers, native, or 'auto'"),
     (dict(rule="naive"), "greedy goes with temperature 0"),
     (dict(rule="best"), "rule is 'best'; choose one of greedy"),
     (dict(rule="naive", temperature=0.5), "generator is None"),

@@ -24,8 +24,7 @@ SPECS = list(dict.fromkeys([
 @cache
 def continuations():
     """The target's own greedy texts, by transformers."""
-    greedy = dict(max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=0, eos_token_id=None)
-    return [MODEL.generate(prompt[None], **greedy)[0, len(prompt) :].tolist() for prompt in PROMPTS]
+    return [live.continuation(MODEL, prompt, NEW_TOKENS) for prompt in PROMPTS]
 
 
 def made(spec, pair=PAIR):

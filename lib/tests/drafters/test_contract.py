@@ -19,6 +19,7 @@ from lib.drafters.registry import BY_RANKS, DRAFTERS, LIVE, Kind, make, parse
 from lib.forward.passes import NATIVE, forward_pass
 from lib.replay import simulated
 from lib.tests.drafters.made import MODEL, NEW_TOKENS, OTHER, PAIR, PROMPTS, SPECS, continuations, decode, draws, made
+from lib.tests.live import live_rounds, replayed_rounds
 from lib.trees import Tree, named
 from lib.verify import Draft
 
@@ -81,15 +82,6 @@ def test_a_draft_carries_its_proposal_and_distinct_siblings(spec):
 # -------------------------------------------------------------------------------------------------------------- replay
 
 
-def live_rounds(spec, shape):
-    return sorted((record.row, record.position - 1, record.accepted, record.drafted)
-                  for record in decoded(spec, shape).rounds)
-
-
-def replayed(walk, *more):
-    return list(zip(*(getattr(walk, name).tolist() for name in ("rows", "starts", "accepted", *more))))
-
-
 def recorded(**drafters):
     """A trace whose rounds may start at each token but the last, and which decides the deepest tree."""
     names = [str(row) for row in range(len(PROMPTS))]
@@ -108,7 +100,7 @@ def test_drafting_again_has_the_rounds_of_live_decoding_where_the_text_decides_t
         return
     for shape in (*STATIC[:2], *(GROWN if spec in GROWING else ())):
         walk = simulated.rounds(TEXT, made(spec), named(shape), rows=4)
-        assert replayed(walk, "drafted") == live_rounds(spec, shape), shape
+        assert replayed_rounds(walk) == live_rounds(decoded(spec, shape)), shape
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if made(spec).traits.replay == BY_RANKS])
@@ -116,8 +108,9 @@ def test_ranks_decide_the_rounds_of_any_static_tree(spec):
     drafter = made(spec)
     trace = recorded(d=getattr(drafter, "model", drafter))
     for shape in STATIC[2:]:
-        walk = replay.chained(replay.rounds(trace, named(shape), "d"))
-        assert replayed(walk) == [(*walked, accepted) for *walked, accepted, _ in live_rounds(spec, shape)], shape
+        both = replay.chained(replay.rounds(trace, named(shape), "d")), decoded(spec, shape)
+        walked, live = ([rest for *rest, _ in rounds] for rounds in (replayed_rounds(both[0]), live_rounds(both[1])))
+        assert walked == live, shape
 
 
 class Repeating(Drafter):

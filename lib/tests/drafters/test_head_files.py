@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from lib.drafters import make
 from lib.drafters.heads import files
 from lib.tests import small_heads, small_models
+from lib.tests.plain_drafter import filled
 from lib.tests.plain_heads import EPSILON, PlainHead
 from lib.trees import named
 
@@ -100,7 +101,7 @@ def test_a_head_drafts_as_its_layout_says(kind, changes, acts_as, tmp_path):
     depth = {"medusa": 3, "eagle3": 4, "dflash": 4, "dspark": 5}[acts_as]
     for text in ([*prompt.tolist(), token] for prompt in PROMPTS for token in range(3, 9)):
         found = drafted(kind, folder, text, "chain:4" if kind == "eagle3" else "chain:8")
-        assert found == plain.filled(text, named(f"chain:{depth}")).tolist()
+        assert found == filled(plain.logits, text, named(f"chain:{depth}")).token_list
 
 
 @pytest.mark.parametrize("kind, changes, states", [
@@ -114,8 +115,8 @@ def test_heads_of_medusa_may_share_the_targets_output_and_stand_in_its_repositor
     tensors = {f"medusa_head.{name}": tensor for name, tensor in BLOCKS.items()} | {"lm_head.weight": numbers(V, H)}
     head, text = load(tmp_path, "medusa", tensors=tensors), [*PROMPTS[1].tolist(), 3]
     assert head.depth == 3 and not head.has_outputs and head.lm_head is None
-    expected = PlainHead("medusa", TARGET, BLOCKS, features=[]).filled(text, named("chain:3")).tolist()
-    assert drafted("medusa", tmp_path / "head", text) == expected
+    expected = filled(PlainHead("medusa", TARGET, BLOCKS, features=[]).logits, text, named("chain:3"))
+    assert drafted("medusa", tmp_path / "head", text) == expected.token_list
 
 
 @pytest.mark.parametrize("kind", files.KINDS)

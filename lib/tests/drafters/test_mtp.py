@@ -63,11 +63,6 @@ def target_of(folder, config):
     return model
 
 
-def continuation(model, text, **settings):
-    greedy = model.generate(text[None], do_sample=False, max_new_tokens=NEW, pad_token_id=0, **settings)
-    return greedy[0, len(text):].tolist()
-
-
 def drafter(model):
     read_in_steps(hosting_trees(model))
     return MtpDrafter.of(Pair("t", model, None, None, "t", "none"))
@@ -95,7 +90,7 @@ def test_drafts_of_two_modules_are_those_of_transformers_generator(tmp_path, mon
     expected = []
     for text in texts:
         candidates.append([])
-        expected.append(continuation(model, text, use_mtp=True))
+        expected.append(live.continuation(model, text, NEW, use_mtp=True))
     done, drafted = ours(model, texts, "chain:2")
     assert done.new_tokens == expected
     for row, theirs in zip(drafted, candidates):
@@ -107,7 +102,7 @@ def test_drafts_of_two_modules_are_those_of_transformers_generator(tmp_path, mon
 def test_a_module_of_a_target_with_states_drafts_as_if_it_read_the_text_anew(tmp_path):
     """Also after rounds in which it drafted nothing."""
     model, (text,) = target_of(tmp_path, QWEN), prompts(2, (7,))
-    expected = continuation(model, text)
+    expected = live.continuation(model, text, NEW)
     done, (drafted,) = ours(model, [text], "chain:1")
     assert done.new_tokens == [expected]
     module = modeling_layers.MtpModel.from_pretrained(model)

@@ -1,4 +1,4 @@
-"""The tree designer: in a browser its rounds are those of replay, and clicks, keys, files and addresses do what they say."""
+"""The tree designer: its rounds are those of replay; clicks, keys, files and addresses do what they say."""
 
 import base64
 import json
@@ -20,13 +20,17 @@ from lib.tests.replay.test_atlas import recorded
 from lib.trees.tree import Tree
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-COSTS = pd.DataFrame([["one", "loop", 1, "plain", "nodes:0", 0, 10.0], ["one", "loop", 1, "forced", "nodes:64", 64, 20.0],
-                      ["one", "loop", 1, "tiny", "chain:4", 4, 8.0]],
-                     columns=["machine", "backend", "batch", "method", "shape", "nodes", "ms"])
+COSTS = pd.DataFrame([
+    ["one", "loop", 1, "plain", "nodes:0", 0, 10.0], ["one", "loop", 1, "forced", "nodes:64", 64, 20.0],
+    ["one", "loop", 1, "tiny", "chain:1", 1, 5.0], ["one", "loop", 1, "tiny", "chain:4", 4, 8.0],
+    ["two", "vllm", 1, "plain", "nodes:0", 0, 10.0], ["two", "vllm", 1, "forced", "nodes:8", 8, 20.0],
+    ["two", "vllm", 1, "draft_model", "chain:1", 1, 2.0], ["two", "vllm", 1, "draft_model", "chain:4", 4, 2.0]],
+    columns=["machine", "backend", "batch", "method", "shape", "nodes", "ms"])
 BEGIN = """while (!all(".designer svg").length) await new Promise((resume) => setTimeout(resume, 20));
-  const canvas = all(".canvas")[0], words = () => all("[aria-live]")[0].textContent, error = () => all(".error")[0].textContent;
+  const part = (name) => all(`[data-part=${name}]`)[0], canvas = part("canvas");
+  const message = () => part("message").textContent;
   const key = (key) => act(canvas, "keydown", { key }), nodes = () => all(".canvas .node").length - 1;
-  const change = (element, value) => { element.value = value; element.dispatchEvent(new page.Event("change")); };
+  const change = (name, value) => { part(name).value = value; part(name).dispatchEvent(new page.Event("change")); };
   const row = () => [...all(".designer table tr")[1].children].map((cell) => cell.textContent);"""
 
 
@@ -78,7 +82,7 @@ def test_rounds_are_those_of_replay_text_by_text(shipped, small, tmp_path):
     found = result_of("""
         while (!page.parts) await new Promise((resume) => setTimeout(resume, 20));
         const { drafterOf, replay, treeOf, read, written } = page.parts, found = {};
-        const data = await (await page.fetch("data.json")).json(), texts = { ...data.texts, rows: data.texts.lengths.length };
+        const data = await (await page.fetch("data.json")).json(), { texts } = data;
         for (const [name, one] of Object.entries(data.drafters)) {
           const drafter = await drafterOf(name, one, texts);
           found[name] = data.trees.map((paths) => {
@@ -97,46 +101,80 @@ def test_rounds_are_those_of_replay_text_by_text(shipped, small, tmp_path):
 def test_hands_change_the_tree_and_the_numbers_follow(folder, small):
     tree = acceptance.tree_of("frequent@16", small.trace.select(np.isin(
         np.array(small.trace.prompts), small.trace.labels["choosing"]) & ~small.trace.looping), "tiny")
-    first, counts, moved, speed, names = result_of(BEGIN + """
-        const first = row(), counts = [];
-        for (const press of ["Enter", "u", "r", "a", "d"]) { key(press); counts.push(nodes()); }
-        change(all("input[list]")[0], "chain@2");
+    first, counts, moved, speeds = result_of(BEGIN + """
+        const first = [part("costs").value, ...row()], counts = [];
+        for (const press of ["u", "Enter", "u", "r", "a", "d"]) { key(press); counts.push(nodes()); }
+        change("name", "chain@2");
         key("ArrowDown"); key("ArrowDown"); key("Delete");
         const moved = [nodes(), all(".selected")[0].dataset.node];
         const drag = (x) => { const node = all(".canvas .node")[1]; act(node, "pointerdown", { clientX: 0 });
           act(canvas, "pointermove", { clientX: x }); act(canvas, "pointerup", { clientX: x }); };
-        drag(3); moved.push(nodes()); drag(3); moved.push(nodes()); drag(90); moved.push(error());
-        change(all("input[type=number]")[0], "0");
-        const speed = row(), names = [];
-        for (const { value } of all("option[value*='@']")) { change(all("input[list]")[0], value); names.push(error()); }
-        return [first, counts, moved, speed, names];""", "report.html", folder)
+        drag(3); moved.push(nodes()); drag(3); moved.push(nodes()); drag(90); moved.push(message());
+        const speeds = [row()];
+        change("round", "0"); change("level", "0"); speeds.push(row());
+        change("costs", "two, vllm"); speeds.push(part("numbers").textContent);
+        return [first, counts, moved, speeds];""", "report.html", folder)
+    assert first[0] == "one, loop" and first[5:] == ["16", str(tree.max_depth)]
     rounds = acceptance.rounds_of(judging(small), tree, "tiny")
-    assert first[1:3] == ["16", str(tree.max_depth)] and first[3].split()[0] == f"{rounds.accepted.mean():.2f}"
-    assert counts == [17, 16, 17, 18, 17]
-    assert moved == [1, "1", 2, 3, "the tree would have 0 nodes: give 1 to 64"] and set(names) == {""}
-    assert float(speed[5].split()[0]) == pytest.approx((1 + float(speed[3].split()[0])) / (1 + 3 / 64), abs=0.02)
+    assert first[3].split()[0] == f"{rounds.accepted.mean():.2f}"
+    assert counts == [16, 17, 16, 17, 18, 17]
+    assert moved == [1, "1", 2, 3, "the tree would have 0 nodes: give 1 to 64"]
+    for cells, drafting in zip(speeds, (4 + 2 * 1, 0)):  # as of chain:1 and chain:4
+        expected = (1 + float(cells[2].split()[0])) / (1 + 3 / 64 + drafting / 10)
+        assert float(cells[1].split()[0]) == pytest.approx(expected, abs=0.02)
+    assert "How long tiny drafts there was not measured" in speeds[2]
 
 
 @needs_browser
-def test_an_address_holds_the_design_and_files_of_a_person_are_read_or_refused(folder):
-    address, refused, costs, model = result_of(BEGIN + """
-        key("Enter");
-        const address = page.location.hash, paste = (text) => { change(all("textarea")[0], text); return [row()[5], error()]; };
-        const refused = ["nodes\\n1", "nodes,ms\\n0,5\\n4,x", "nodes,ms\\n4,5", "depth,rank,acceptance\\n1,0,2"].map(paste);
-        const costs = paste("nodes,ms\\n0,5\\n64,5"), model = paste("depth,rank,acceptance\\n1,0,0.5\\n2,0,0.5");
-        return [address, refused, costs, model];""", "designer.html", folder)
-    assert len({speed for speed, _ in refused}) == 1 and costs[1] == "" and "was recorded for 2" in model[1]
-    for (_, message), says in zip(refused, ("no column ms", "row 3: ms is \"x\"", "no plain step", "row 2 is 1,0,2")):
+def test_what_is_offered_is_never_refused_and_what_is_refused_is_not_shown(folder):
+    shown, offered, refused = result_of(BEGIN + """
+        const offered = [], take = () => [...part("names").options].forEach(({ value }) => {
+          change("name", value); offered.push([value, message()]); });
+        take();
+        change("name", "kary:2@14"); change("pasted", "depth,rank,acceptance\\n1,0,0.5\\n1,1,0.2\\n2,0,0.5");
+        const shown = [message(), row()];
+        take();
+        const refused = [["name", "kary:two@4"], ["name", "chain@3"], ["name", "chain@99"], ["round", "-1"],
+          ["pasted", "nodes\\n1"], ["pasted", "nodes,ms\\n0,5\\n4,x"], ["pasted", "nodes,ms\\n4,5"],
+          ["pasted", "depth,rank,acceptance\\n1,0,2"], ["pasted", "depth,rank,acceptance\\n1,0,0.7\\n1,1,0.7"]].map(
+            ([name, value]) => { change(name, value); return [part(name).value, nodes(), message()]; });
+        return [shown, offered, refused];""", "designer.html", folder)
+    assert len(offered) > 9 and {message for _, message in offered} == {""}
+    assert "cut at 2 levels" in shown[0] and shown[1][2] == "1.05" and shown[1][4:] == ["6", "2"]
+    assert {count for _, count, _ in refused} == {refused[0][1]} and {value for value, *_ in refused[:3]} == {""}
+    for (*_, message), says in zip(refused, (
+            "names no tree", "3 levels: give 2", "1 to 64 nodes", "from 0", "no column ms", 'row 3: ms is "x"',
+            "no plain step", 'row 2: acceptance is "2"', "depth 1 is 1.40")):
         assert says in message
-    again, broken = (result_of(BEGIN + "return [nodes(), error()];", f"report.html{mark}", folder)
-                     for mark in (address, "#tree=0(&drafter=x"))
-    assert again == [17, ""] and broken[0] == 16 and "describes no design" in broken[1]
 
 
-def test_data_of_the_shipped_atlas_are_small_and_name_each_rank():
+@needs_browser
+def test_an_address_holds_the_design_with_a_persons_own_costs(folder):
+    address, costs = result_of(BEGIN + """
+        key("Enter");
+        change("pasted", `machine,backend,batch,method,nodes,ms\\n"a, b",vllm,4,plain,0,5\\n,vllm,4,forced,64,5
+          ,vllm,4,eagle3,4,-1`);
+        await new Promise((resume) => setTimeout(resume, 500));
+        return [page.location.hash, [part("costs").value, part("batch").value, row()[1]]];""", "designer.html", folder)
+    again = result_of(BEGIN + "return [nodes(), message(), part('costs').value, part('batch').value, row()[1]];",
+                      f"report.html{address}", folder)
+    assert again == [17, "", *costs] and costs[:2] == ["your costs, vllm", "4"]
+    deep = ",".join(".".join("0" * depth) for depth in range(1, 12))
+    for mark, says in (("#tree=0(&drafter=x", "not here"), ("#Report", ""), (f"#tree={deep}&drafter=tiny&costs="
+                       "one%2C+loop&batch=1&drafting=0%2C0", "11 levels")):
+        count, message = result_of(BEGIN + "return [nodes(), message()];", f"report.html{mark}", folder)
+        assert count == 16 and says in message and bool(message) == bool(says)
+
+
+def test_data_of_the_shipped_atlas_are_small_and_name_each_rank_and_the_lines_of_engines():
     one = atlas.load("smollm2-135m.continuation")
-    data = designer.data_of(one, pd.concat(map(costs_files.read, costs_files.names())))
-    assert len(json.dumps(data)) < 700_000 and len(data["drafters"]) > 1
+    data = designer.data_of(one, pd.concat([COSTS, *map(costs_files.read, costs_files.names())]))
+    assert len(json.dumps(data)) < 700_000 and len(data["drafters"]) == len(designer.DRAFTERS)
     for name in data["drafters"]:
         ranks = np.frombuffer(zlib.decompress(base64.b64decode(data["drafters"][name]["ranks"])), np.uint8)
         assert set(np.unique(ranks)) <= {*range(65), designer.END}
+    of_model = data["drafters"]["model"]
+    assert of_model["drafting"]["two, vllm"] == {1: [2.0, 0.0]}
+    lines = dict(of_model["lines"])
+    assert '"num_speculative_tokens": 3' in lines["vLLM, draft_model"][2] and len(lines) > 2
+    assert all(designer.WEIGHTS in line for by_length in lines.values() for line in by_length)

@@ -28,10 +28,10 @@ PROMPT_IDS = small_models.prompts(2, (9,))[0]
 NEW = 20
 
 
-def walked(shape="kary:2@6", drafter=None, temperature=0.0, eos=(), new=NEW, prompt=PROMPT_IDS):
+def walked(shape="kary:2@6", drafter=None, temperature=0.0, eos=(), new=NEW):
     pair = SimpleNamespace(target=MODEL, tokenizer=Letters(), eos_token_ids=eos)
-    return walk(pair, drafter or LanguageModelDrafter(OTHER), prompt, shape, temperature=temperature, new_tokens=new,
-                rule="naive" if temperature else "greedy", generator=torch.Generator().manual_seed(3))
+    return walk(pair, drafter or LanguageModelDrafter(OTHER), PROMPT_IDS, shape, temperature=temperature,
+                rule="naive" if temperature else "greedy", new_tokens=new, generator=torch.Generator().manual_seed(3))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -91,13 +91,9 @@ def test_a_round_that_passes_the_limit_counts_whole_and_writes_what_fits():
     assert "tokens per second after the first round (50 plainly)." in describe_round(full[1], 50.0)
 
 
-def test_without_a_round_there_is_no_step_and_what_cannot_be_decoded_is_refused():
+def test_without_a_round_there_is_no_step():
     first = Letters.ids(walked()[0].text[1][0])[0]
     assert walked(eos=(first,)) == [] and walked(new=1) == []
-    with pytest.raises(ValueError, match="window has 256"):
-        walked(new=400)
-    with pytest.raises(ValueError, match="one prompt of at least a token"):
-        walked("chain:2", prompt=PROMPT_IDS[:0])
 
 
 @settings(deadline=None, max_examples=100)

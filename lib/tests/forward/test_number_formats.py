@@ -12,10 +12,8 @@ from lib.forward.packed import PackedEmbedding, PackedLinear, int8, pack, quanti
 from lib.kernels import build
 from lib.kernels.panels import of_16_bits
 from lib.models import PairError, checks, load
-from lib.models.packages import SMOLLM2
 from lib.tests import small_models, tiny_gguf
-from lib.tests.live import decode
-from lib.tests.real_model import needs_real_model
+from lib.tests.live import continuation
 
 PROMPTS = small_models.prompts(2, (3, 11, 6))
 needs_kernels = pytest.mark.skipif(build.unavailable() is not None, reason="panels need the kernels")
@@ -44,16 +42,11 @@ def test_the_layer_is_the_product_with_its_rounded_weight(dtype, tolerance):
     torch.testing.assert_close(layer(x).double(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_greedy_output_is_that_of_the_quantised_target():
-    target, drafter = small_models.llama(0), small_models.related(small_models.llama(0), 1, noise=0.3)
-    before = weights(target)
-    for model in (target, drafter):
-        quantize_int8(model)
-    assert weights(target) < before / 2 and isinstance(target.lm_head, PackedLinear)
-    done = decode(target, LanguageModelDrafter(drafter), PROMPTS, shape="kary:2@6", max_new_tokens=16)
-    for prompt, tokens in zip(PROMPTS, done.new_tokens):
-        expected = target.generate(prompt[None], max_new_tokens=16, do_sample=False, pad_token_id=0, eos_token_id=None)
-        assert expected[0, len(prompt) :].tolist() == tokens
+def test_a_quantised_model_has_less_than_half_the_bytes():
+    model = small_models.llama(0)
+    before = weights(model)
+    quantize_int8(model)
+    assert weights(model) < before / 2 and isinstance(model.lm_head, PackedLinear)
 
 
 def test_a_layer_of_float16_numbers_takes_bfloat16_inputs_too():
@@ -101,9 +94,8 @@ def test_each_model_may_have_a_format_of_its_own():
     pair = forward.load_pair("small/tiny", "float32|bfloat16")
     assert pair.dtype == "float32|bfloat16" and pair.draft_model.dtype == torch.bfloat16
     prompt = pair.tokenizer("def area(width, height):\n", return_tensors="pt")["input_ids"]
-    expected = pair.target.generate(prompt, max_new_tokens=24, do_sample=False, eos_token_id=None, pad_token_id=0)
     done = generate(pair.target, LanguageModelDrafter(pair.draft_model), prompt, shape="kary:2@6", max_new_tokens=24)
-    assert torch.equal(done.sequences, expected)
+    assert done.new_tokens == [continuation(pair.target, prompt[0], 24)]
 
 
 def test_models_that_pairs_share_are_quantised_once(tmp_path, monkeypatch):
@@ -137,13 +129,3 @@ def test_the_number_format_follows_the_processor(monkeypatch, units, missing, fa
     assert load.load_pair("tiny", torch.float64).dtype == forward.load_pair("tiny", "float64").dtype == "float64"
     assert checks.own_dtype("cuda:0") == torch.bfloat16
     assert [activations for activations, _ in formats_of("stored|bfloat16")] == [torch.float32, torch.bfloat16]
-
-
-@needs_real_model
-@pytest.mark.parametrize("dtype", ["stored", "bfloat16"])
-def test_each_weight_of_the_real_model_is_held_once(dtype):
-    model = forward.load_pair(str(SMOLLM2.file()), dtype=dtype).target
-    tensors = {tensor.data_ptr(): tensor.nbytes for tensor in (*model.parameters(), *model.buffers())}
-    parameters = 134_515_008  # of SmolLM2-135M, shared ones once
-    expected = SMOLLM2.file().stat().st_size if dtype == "stored" else 2 * parameters
-    assert sum(tensors.values()) < 1.01 * expected

@@ -140,11 +140,6 @@ def test_what_the_kernels_do_not_serve_runs_in_layers(make_model, reason):
     assert forward_pass(model).name == LAYERS
 
 
-def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match="forward is 'fast'; choose one of layers, native, or 'auto'"):
-        forward_pass(made(), "fast")
-
-
 @pytest.mark.parametrize("lengths", [(6, 13, 7, 20, 7, 13), (20, 16), (7, 20), (20,)])
 def test_a_prefill_by_groups_equals_each_text_alone(lengths):
     model, texts = small_models.llama(0), small_models.prompts(0, lengths)

@@ -15,6 +15,7 @@ from lib.kernels import products
 from lib.models import gguf, load
 from lib.tests import tiny_gguf
 from lib.tests.instruction_sets import instruction_set  # noqa: F401 (a fixture of every test)
+from lib.tests.live import continuation
 
 BLOCKS = [KINDS.Q8_0, KINDS.Q4_0, KINDS.Q4_1, KINDS.Q5_0, KINDS.Q5_1]
 
@@ -63,14 +64,4 @@ def test_greedy_text_with_a_tree_is_that_of_the_dequantised_model(tmp_path, exac
     ids, mask = next(in_batches(prompts, 2))
     done = generate(pair.target, make("model", pair), ids, attention_mask=mask, shape="kary:2@6", max_new_tokens=20)
     for prompt, tokens in zip(prompts, done.new_tokens):
-        expected = whole.generate(prompt[None], max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)
-        assert expected[0, len(prompt) :].tolist() == tokens
-
-
-@pytest.mark.parametrize("kind", [KINDS.Q4_1, KINDS.Q8_0], ids=lambda kind: kind.name)
-def test_greedy_text_with_a_tree_is_that_of_single_tokens(tmp_path, kind):
-    path = tiny_gguf.write(tmp_path / "tiny.gguf", quantised=kind)
-    pair, ids = load_pair(f"{path}|{path}", dtype="stored"), torch.arange(5, 21)[None]
-    written = [generate(pair.target, make("model", pair), ids, shape=shape, max_new_tokens=20).new_tokens
-               for shape in ("kary:2@6", "chain:1")]
-    assert written[0] == written[1]
+        assert tokens == continuation(whole, prompt, 20)

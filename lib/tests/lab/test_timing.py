@@ -50,14 +50,6 @@ def test_a_slow_alternative_repeats_less_in_all_rounds_or_is_skipped_with_the_re
     assert positions[0] < 10 and positions[-1] > 45 and simulation.calls.count("stuck") == 1
 
 
-def test_an_alternative_whose_first_call_fails_is_skipped_with_the_reason(simulation):
-    def failing(call):
-        raise MemoryError("no room\nand a long trace")
-
-    times = simulation.time(3, 1.0, broken=map(failing, [0]), fine=[0.01])
-    assert times["broken"].skipped == "failed: MemoryError: no room" and times["fine"].repeats == 3
-
-
 def test_the_machine_is_described_without_naming_it():
     facts = processor.machine()
     assert facts["threads"] == torch.get_num_threads() and facts["processor"] in processor.title(facts)

@@ -86,14 +86,3 @@ def test_the_end_of_a_turn_is_what_the_template_renders_last_and_not_within_an_a
     assert found == (None if end is None else tokenizer.convert_tokens_to_ids(end))
     tokenizer.chat_template = None
     assert dialogue.end_of_turn(tokenizer) is None
-
-
-@needs_real_model
-def test_the_real_template_keeps_its_system_prompt_unless_there_is_another():
-    tokenizer = real_pair().tokenizer
-    assert dialogue.end_of_turn(tokenizer) == tokenizer.convert_tokens_to_ids("<|im_end|>")
-    usual, other = (tokenizer.decode(dialogue.tokenise(messages, tokenizer)) for messages in (
-        dialogue.of_user("hi"), [{"role": "system", "content": "Be brief."}, *dialogue.of_user("hi")]))
-    assert "named SmolLM" in usual
-    assert other == ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
-                     "<|im_start|>assistant\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
+from lib import forward
 from lib.models import load
 from lib.tests.models.test_models import SMALL, make_folder, make_tokenizer
 
@@ -40,11 +41,11 @@ def test_settings_tokenizer_and_template_are_joined_in_this_order(tmp_path, sett
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert load.load_pair(made).eos_token_ids == ends
-        assert load.load_served(made, []).eos_token_ids == ends
+        assert forward.load_served(made, []).eos_token_ids == ends
 
 
 def test_a_template_that_does_not_show_how_a_turn_ends_is_warned_of(tmp_path):
     made = folder(tmp_path / "model", BLIND)
-    for read in (lambda: load.load_pair(made), lambda: load.load_served(made, [])):
+    for read in (lambda: load.load_pair(made), lambda: forward.load_served(made, [])):
         with pytest.warns(UserWarning, match=r"template of model does not show .* they end at <\|text\|>; .* write"):
             assert read().eos_token_ids == (TEXT,)

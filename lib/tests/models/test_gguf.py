@@ -219,8 +219,6 @@ def test_smollm2_is_the_model_of_its_file_in_the_package_that_is_required(monkey
     pair, config = real_pair("bfloat16"), real_pair("bfloat16").target.config
     assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (30, 576, 49152)
     assert pair.eos_token_ids == (2,) and pair.window == 8192 and config.tie_word_embeddings
-    text = "The café's bill: 3,141.59 €\n\tdef f(x): return x ** 2"
-    assert pair.tokenizer.decode(pair.tokenizer(text)["input_ids"]) == text
     tensors = {tensor.name: tensor for tensor in gguf_py.GGUFReader(packages.SMOLLM2.file()).tensors}
     for name, in_file in {"model.embed_tokens": "token_embd", "model.layers.7.mlp.down_proj": "blk.7.ffn_down",
                           "model.layers.29.self_attn.v_proj": "blk.29.attn_v"}.items():

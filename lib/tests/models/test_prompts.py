@@ -9,30 +9,9 @@ import torch
 
 from lib.models import prompts
 from lib.tests import mutations
+from lib.tests.letters import Letters
 
-
-class Letters:
-    """A tokenizer whose tokens are characters, with a chat template or without."""
-
-    added_tokens_decoder = {}
-
-    def __init__(self, chat_template=None):
-        self.chat_template = chat_template
-
-    def __call__(self, text, **settings):
-        return {"input_ids": [ord(character) for character in text]}
-
-    def decode(self, tokens, **settings):
-        return "".join(map(chr, tokens))
-
-    def apply_chat_template(self, messages, add_generation_prompt, tokenize, tools=(), mood=""):
-        assert add_generation_prompt and not tokenize
-        texts = "".join(f"<{message['role']}>{message['content']}" for message in messages)
-        return mood + "<tool>" * len(tools) + texts + "<bot>"
-
-
-def text(ids):
-    return "".join(map(chr, ids.tolist()))
+text = Letters().decode
 
 
 def row(name, kind="a", turns=("hello",), **more):

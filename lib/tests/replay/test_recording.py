@@ -10,14 +10,12 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from lib import replay
-from lib.drafters.drafter import Drafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
 from lib.models.load import Pair
 from lib.replay import recording
-from lib.tests import small_models
+from lib.tests import small_heads, small_models
 from lib.tests.replay.test_replay import synthetic
-from lib.trees import named, shapes
 
 TARGET = small_models.llama(0)
 DRAFTER = small_models.related(TARGET, 1, noise=0.3)
@@ -32,19 +30,6 @@ class Tokenizer:
 
 
 PAIR = Pair("t/d", TARGET, DRAFTER, Tokenizer(), "t/1", "d")
-
-
-class Heads(Drafter):
-    """A stand-in for drafters that propose several tokens ahead; ranks depend on the root and the depth."""
-
-    def read_ahead(self, hidden_states, texts, starts, depth):
-        counts = [len(text) - 1 - start for text, start in zip(texts, starts)]
-        ranks = torch.full((len(texts), max(1, *counts), depth), -1, dtype=torch.int32)
-        for row, count in enumerate(counts):
-            for t in range(count):
-                for d in range(min(depth, count - t)):
-                    ranks[row, t, d] = (int(texts[row][starts[row] + t]) + d) % 3
-        return ranks, (ranks >= 0).float() / 2
 
 
 def texts(written=WRITTEN, ended=None):
@@ -66,12 +51,19 @@ def plain_logits(model, prompts, written):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_the_probabilities_of_each_token_are_those_of_whole_texts(temperature):
+def test_the_probabilities_and_hidden_states_are_those_of_whole_texts(temperature):
     made = replay.read(TARGET, {"d": DRAFTER}, texts(), temperature=temperature)
     for model, probs in ((TARGET, made.target_probs), (DRAFTER, made.probs["d"])):
         with torch.inference_mode():
-            plain, (shared, _) = plain_logits(model, PROMPTS, WRITTEN), recording.teacher_forced(model, PROMPTS, WRITTEN)
-        assert torch.allclose(shared, plain, atol=1e-10, rtol=0) and shared.dtype == torch.float64
+            plain = plain_logits(model, PROMPTS, WRITTEN)
+            shared, _ = recording.teacher_forced(model, PROMPTS, WRITTEN)
+            alone, states = recording.teacher_forced(model, PROMPTS, WRITTEN, hidden_states=True)
+            for layers, prompt, row in zip(states, PROMPTS, WRITTEN, strict=True):
+                text = torch.tensor([*prompt.tolist(), *row[:-1]])
+                whole = model(text[None], output_hidden_states=True).hidden_states
+                assert all(torch.allclose(*pair, atol=1e-10, rtol=0) for pair in zip(layers, whole, strict=True))
+        for logits in (shared, alone):
+            assert torch.allclose(logits, plain, atol=1e-10, rtol=0) and logits.dtype == torch.float64
         inside = np.arange(probs.shape[1])[None] < made.lengths[:, None]
         tokens = torch.tensor([token for row in WRITTEN for token in row[1:]])
         expected = torch.distributions.Categorical(logits=plain / (temperature or 1.0)).log_prob(tokens).exp()
@@ -79,7 +71,7 @@ def test_the_probabilities_of_each_token_are_those_of_whole_texts(temperature):
 
 
 def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
-    models = {"d": DRAFTER, "h": Heads()}
+    models = {"d": DRAFTER, "h": small_heads.DRAFTERS["medusa"](TARGET, small_heads.head("medusa", TARGET))}
     at_once = replay.read(TARGET, models, texts(), temperature=1.0)
     monkeypatch.setattr(recording, "MOST_PROBABILITIES", 1)
     one_by_one = replay.read(TARGET, models, texts(), temperature=1.0)
@@ -87,28 +79,6 @@ def test_batches_of_a_reading_are_joined_in_their_order(monkeypatch):
         assert np.array_equal(getattr(at_once, name), getattr(one_by_one, name))
     assert np.array_equal(at_once.ranks["d"], one_by_one.ranks["d"])
     assert np.array_equal(at_once.ranks["h"], one_by_one.ranks["h"]) and at_once.ranks["h"].shape == (6, 8, 8)
-
-
-def test_hidden_states_are_those_of_each_whole_text():
-    class Reading(Heads):
-        wants_hidden_states = True
-
-        def read_ahead(self, hidden_states, texts, starts, depth):
-            for states, text in zip(hidden_states, texts):
-                expected = TARGET(text[None, :-1], output_hidden_states=True).hidden_states
-                assert all(torch.allclose(*layers, atol=1e-10, rtol=0) for layers in zip(states, expected, strict=True))
-            return super().read_ahead(hidden_states, texts, starts, depth)
-
-    made, without = (replay.read(TARGET, {"h": head}, texts()) for head in (Reading(), Heads()))
-    assert np.allclose(made.target_probs, without.target_probs, atol=1e-7)
-
-
-def test_ranks_from_where_the_round_started_are_replayed():
-    written = [[1, 2, 3, 4, 7, 8], [5], [6, 7], [8, 9, 1]]
-    made = replay.read(TARGET, {"h": Heads()}, texts(written, [True] * 4), ahead=3)
-    # A root r meets the ranks r, r + 1, r + 2, each modulo 3, up to its text's end.
-    assert replay.accepted_lengths(made, named("kary:3@39")).tolist() == [3, 3, 3, 2, 1, 1, 2, 1]
-    assert replay.accepted_lengths(made, shapes.chain(3)).tolist() == [0, 0, 1, 0, 0, 1, 0, 1]
 
 
 def test_a_drafter_with_more_padding_than_the_target_is_ranked_among_the_targets_tokens():

@@ -26,32 +26,23 @@ def test_shipped_files_are_read_and_name_machine_and_source(name):
             assert 1000 * costs.plain(batch) == pytest.approx(plain, rel=0.25)
 
 
-def test_steps_are_where_the_points_are(tmp_path):
-    (tmp_path / "mine.csv").write_text(HEAD + "mine,1,plain,0,5\nmine,1,forced,7,5\nmine,1,forced,8,9\nmine,1,model,1,1\nmine,1,model,4,2\n")
-    costs = of_backends(read(tmp_path / "mine.csv"))["mine"]
-    assert 1000 * costs.check(1, np.array([0, 7, 8])) == pytest.approx([5, 5, 9])
+ROWS = [
+    ("a,0,plain,0,5", "batch is '0'; give a whole number from 1 on"), ("a,x,plain,0,5", "batch is 'x'"),
+    ("a,1,forced,1.5,5", "nodes is '1.5'; give a whole number from 0 on"), ("a,1,plain,3,5", "nodes is '3'; give 0"),
+    ("a,1,forced,3,0", "ms is '0'; give milliseconds above 0"), ("a,1,forced,3,", "ms is ''")]
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("a,0,plain,0,5", "line 2: batch is '0'; give a whole number from 1 on"),
-    ("a,x,plain,0,5", "line 2: batch is 'x'"), ("a,1,forced,1.5,5", "line 2: nodes is '1.5'; give a whole number from 0 on"),
-    ("a,1,plain,3,5", "line 2: nodes is '3'; give 0"), ("a,1,forced,3,0", "line 2: ms is '0'; give milliseconds above 0"),
-    ("a,1,forced,3,", "line 2: ms is ''")])
-def test_a_row_that_is_no_cost_is_named(line, message, tmp_path):
-    (tmp_path / "mine.csv").write_text(f"{HEAD}{line}\n")
-    with pytest.raises(ValueError, match=f"mine.csv, {message}"):
+@pytest.mark.parametrize(("text", "message"), [
+    *((f"{HEAD}{line}\n", f"mine.csv, line 2: {message}") for line, message in ROWS),
+    (HEAD + "a,1,plain,0,5\na,1,model,4,5\n", r"one shape of the drafting of model \(a, batch 1\); give two"),
+    ("batch,nodes,check_ms\n1,0,5\n", "lacks the column backend; it has batch, nodes, check_ms"),
+    ("", "is no CSV table")])
+def test_a_file_that_holds_no_costs_is_named(text, message, tmp_path):
+    (tmp_path / "mine.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
         read(tmp_path / "mine.csv")
 
 
-def test_files_that_are_none_are_named(tmp_path):
-    (tmp_path / "one.csv").write_text(HEAD + "a,1,plain,0,5\na,1,model,4,5\n")
-    with pytest.raises(ValueError, match=r"one shape of the drafting of model \(a, batch 1\); give two"):
-        read(tmp_path / "one.csv")
-    (tmp_path / "other.csv").write_text("batch,nodes,check_ms\n1,0,5\n")
-    with pytest.raises(ValueError, match="lacks the column backend; it has batch, nodes, check_ms"):
-        read(tmp_path / "other.csv")
-    (tmp_path / "empty.csv").write_text("")
-    with pytest.raises(ValueError, match="is no CSV table"):
-        read(tmp_path / "empty.csv")
+def test_a_name_that_no_file_has_is_told_the_nearest():
     with pytest.raises(ValueError, match="no costs 'epyc-zen5': did you mean epyc-zen4"):
         read("epyc-zen5")

@@ -14,7 +14,7 @@ from lib.study.bench import Bench
 from lib.study.candidates import engine_ways
 from lib.study.speed import measure_ways
 from lib.tests.engines.stand_in import StandIn
-from lib.tests.models.test_prompts import Letters
+from lib.tests.letters import Letters
 
 
 @pytest.mark.parametrize("tokenizer, around", [(Letters(), 0), (Letters("yes"), len("<user><bot>"))])

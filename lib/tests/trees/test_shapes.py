@@ -54,15 +54,6 @@ def test_optimal_is_the_best_of_all_trees(acceptance, budget, max_depth):
     assert shapes.expected_accepted(tree, acceptance) == pytest.approx(best)
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.floats(0.01, 1), min_size=3, max_size=8), st.integers(1, 40), st.none() | st.integers(4, 9))
-def test_optimal_equals_growth_by_path_product_when_acceptance_falls_with_rank(acceptance, budget, max_depth):
-    falling = sorted(acceptance, reverse=True)
-    tree = shapes.optimal(falling, budget, max_depth)
-    grown = shapes.sparse([falling] * (max_depth or budget), budget)
-    assert shapes.expected_accepted(tree, falling) == pytest.approx(shapes.expected_accepted(grown, falling))
-
-
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.lists(probabilities, min_size=2, max_size=2), min_size=1, max_size=3), st.integers(0, 5))
 def test_sparse_is_the_best_of_all_sets_of_nodes_with_their_parents(acceptance, budget):

@@ -75,29 +75,24 @@ def test_a_tree_is_its_parents_and_ranks_which_nothing_can_change():
         tree.parents = parents
 
 
-@pytest.mark.parametrize(("parents", "rank", "message"), [
-    ([0, 0], None, r"parents\[0\] is 0"),
-    ([-1, 0, 2], None, r"parents\[2\] is 2: .* 0 to 1"),
-    ([-1, 0, -1], None, r"parents\[2\] is -1"),
-    ([], None, "parents has shape"),
-    ([[-1, 0]], None, "parents has shape"),
-    ([-1, 0.5], None, "parents has dtype float64"),
-    ([-1, 0, 0], [0, 1, 1], r"rank\[2\] is 1, as is that of its sibling 1"),
-    ([-1, 0], [1, 0], r"rank\[0\] is 1"),
-    ([-1, 0], [0, -1], r"rank\[1\] is -1"),
-    ([-1, 0], [0], "1 entries for 2 nodes"),
+@pytest.mark.parametrize(("make", "parts", "message"), [
+    (Tree, ([0, 0],), r"parents\[0\] is 0"),
+    (Tree, ([-1, 0, 2],), r"parents\[2\] is 2: .* 0 to 1"),
+    (Tree, ([-1, 0, -1],), r"parents\[2\] is -1"),
+    (Tree, ([],), "parents has shape"),
+    (Tree, ([[-1, 0]],), "parents has shape"),
+    (Tree, ([-1, 0.5],), "parents has dtype float64"),
+    (Tree, ([-1, 0, 0], [0, 1, 1]), r"rank\[2\] is 1, as is that of its sibling 1"),
+    (Tree, ([-1, 0], [1, 0]), r"rank\[0\] is 1"),
+    (Tree, ([-1, 0], [0, -1]), r"rank\[1\] is -1"),
+    (Tree, ([-1, 0], [0]), "1 entries for 2 nodes"),
+    (Tree.from_choices, ([(0,), (0,)],), r"\(0,\) is given twice"),
+    (Tree.from_choices, ([(1, 0)],), r"\(1, 0\) has no parent: add \(1,\)"),
+    (Tree.from_choices, ([()],), "is the root"),
 ])
-def test_what_is_no_tree_is_named(parents, rank, message):
+def test_what_is_no_tree_is_named(make, parts, message):
     with pytest.raises(ValueError, match=message):
-        Tree(parents, rank)
-
-
-@pytest.mark.parametrize(("choices", "message"), [([(0,), (0,)], r"\(0,\) is given twice"),
-                                                  ([(1, 0)], r"\(1, 0\) has no parent: add \(1,\)"),
-                                                  ([()], "is the root")])
-def test_choices_that_are_no_tree_are_named(choices, message):
-    with pytest.raises(ValueError, match=message):
-        Tree.from_choices(choices)
+        make(*parts)
 
 
 @settings(deadline=None, max_examples=150)
