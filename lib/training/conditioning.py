@@ -41,7 +41,7 @@ BLOCK = {"block_size": 4, "shifted": True, "qk_norm": False, "learned_places": T
 HEADS = {"dspark": BLOCK | {"markov_rank": 64}, "dflash": BLOCK, "medusa": OPTIONS["medusa"], "eagle3": {}}
 PROMPTS = dict(prompts="", choose_prompts=2, judge_prompts=6, new_tokens=128, seed=PLAN.seed)
 NODES = (4, 8, 16, 32)  # of a draft, the root included
-TURNS, TIMED_TOKENS = 7, 24  # calls of each way, of which the first warms up, and their tokens
+TURNS, TIMED_TOKENS = 7, 16  # calls of each way, of which the first warms up, and their tokens
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def compare(rounds: pd.DataFrame, generator: np.random.Generator) -> pd.DataFram
 
 def time_drafting(bench: Bench, ways: Sequence[Way], generator: np.random.Generator) -> pd.DataFrame:
     """Drafting per round in plain steps, each call over that of plain decoding in its turn: median and quartiles."""
-    ratios, rows = [], bench.rows(CHOOSING)
+    ratios, shortest = [], sorted(bench.ids(bench.rows(CHOOSING)), key=len)
     with bench.running(PLAIN_WAY, *ways) as running:
         for turn in range(TURNS):
-            prompts = bench.ids([rows[turn % len(rows)]])
+            prompts = [shortest[turn % len(shortest)]]
             plain = running[PLAIN].decode(prompts, TIMED_TOKENS)
             for way in (ways[index] for index in generator.permutation(len(ways))):
                 decoded = running[way.name].decode(prompts, TIMED_TOKENS)
