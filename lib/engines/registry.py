@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from lib.engines import exports
 from lib.engines.driver import Engine
+from lib.engines.ik_llama_cpp import IkLlamaCpp
 from lib.engines.llama_cpp import LlamaCpp
 from lib.engines.methods import Method, Way
 from lib.engines.openvino import OpenVino
@@ -16,8 +17,8 @@ from lib.engines.vllm import COMPILED, Vllm, ranges
 from lib.lab.provenance import HOME
 from lib.trees import named
 
-ENGINES = {engine.name: engine for engine in (Vllm("vllm"), LlamaCpp("llama.cpp"), OpenVino("openvino"),
-                                              Transformers("transformers"))}
+ENGINES = {engine.name: engine for engine in (Vllm("vllm"), LlamaCpp("llama.cpp"), IkLlamaCpp("ik_llama.cpp"),
+                                              OpenVino("openvino"), Transformers("transformers"))}
 # SGLang's number of draft tokens counts the root, and a top-k of 1 is a chain; by drafter, with its weights.
 SGLANG = {
     "eagle3": ("--speculative-algorithm EAGLE3 --speculative-draft-model-path {drafter} --speculative-eagle-topk 1 "

@@ -46,8 +46,8 @@ def tokens_of(name: str, text: str) -> int:
         return json.loads(options(text)[CONFIG])[NUM_TOKENS]
     if name == "llama.cpp":
         return int(options(text).get("spec-draft-n-max") or options(text)["spec-ngram-simple-size-m"])
-    given = keywords(text)
-    return given.get("prompt_lookup_num_tokens") or given["num_assistant_tokens"]
+    given = keywords(text.partition("py: ")[2] or text)
+    return given.get("prompt_lookup_num_tokens") or given.get("num_assistant_tokens") or len(given["parents"]) - 1
 
 
 @pytest.mark.parametrize(("name", "method", "tokens"), METHODS,
@@ -61,9 +61,9 @@ def test_a_line_says_what_the_setting_says(name, method, tokens):
 
 def test_engines_run_what_they_have(pair):
     named = {spec: [row["engine"] for row in lines(pair, spec, 3, {})] for spec in SPECS}
-    assert named["lookup"] == ["vLLM, ngram", "llama.cpp, ngram-simple", "OpenVINO GenAI, prompt_lookup",
-                               "transformers, prompt_lookup", "SGLang (not run here)"]
-    assert named["sam"] == ["vLLM, suffix", "vLLM, custom_class/sam"]
+    assert named["lookup"] == ["vLLM, ngram", "llama.cpp, ngram-simple", "ik_llama.cpp, lookup",
+                               "OpenVINO GenAI, prompt_lookup", "transformers, prompt_lookup", "SGLang (not run here)"]
+    assert named["sam"] == ["vLLM, suffix", "vLLM, custom_class/sam", "ik_llama.cpp, sam"]
     assert named["model"] == ["vLLM, draft_model", "OpenVINO GenAI, draft_model",
                               "transformers, assistant_model"], "base is no GGUF file"
     assert not lines(pair, "adaptive", 3, {}) and not lines(pair, "lookup", 0, {})
