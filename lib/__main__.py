@@ -138,7 +138,7 @@ def render(home: Path, folder: Path, reference: bool) -> None:
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="NAME ...")
 def engines(names: Sequence[str]) -> None:
-    """Installs serving engines (vllm, llama.cpp, openvino, or all) in environments of their own under .engines."""
+    """Installs engines (vllm, llama.cpp, ik_llama.cpp, openvino, or all) in environments of their own under .engines."""
     from lib.engines.registry import ENGINES
 
     environments = {name: engine.environment for name, engine in ENGINES.items() if engine.environment.steps}

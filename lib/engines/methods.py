@@ -12,7 +12,9 @@ from lib.drafters.drafter import ROOT_ALONE, Drafter, FirstBranch
 from lib.drafters.registry import make
 from lib.replay import acceptance
 from lib.replay.simulated import Recorded, rounds, rounds_behind
+from lib.trees import named
 from lib.trees.growth import Growth
+from lib.trees.names import CHAIN, form_of
 from lib.trees.shapes import chain
 from lib.trees.tree import Tree
 
@@ -43,8 +45,9 @@ class Method:
     name: in settings and tables. weights: of a pair (see `lib.models.load.Pair`) where the engine reads the drafter's;
     ValueError where it cannot. drafter: that drafts the same in replay, of a pair and a number of draft tokens; the one
     of the spec by default. ending: how the engine drafts and counts at the end of an answer, which has room for so many
-    draft tokens, and as many left. shape: what it drafts of a number of draft tokens. at_prompt: whether it drafts in
-    the forward pass that reads the prompt too, after its last token. alone: whether it drafts for one prompt at a time.
+    draft tokens, and as many left. shape: the name of what it drafts (see `lib.trees.named`) of a number of draft
+    tokens, `least` or more. at_prompt: whether it drafts in the forward pass that reads the prompt too, after its last
+    token. alone: whether it drafts for one prompt at a time.
     """
 
     spec: str
@@ -52,15 +55,18 @@ class Method:
     weights: Callable[[object], str] = lambda pair: ""
     drafter: Callable[[object, int], Drafter] | None = None
     ending: Callable[[Sizes, np.ndarray, np.ndarray], Sizes] = whole
-    shape: Callable[[int], Tree | Growth] = chain
+    shape: Callable[[int], str] = "chain:{}".format
+    least: int = 1
     at_prompt: bool = False
     alone: bool = False
 
     def way(self, pair, tokens: int) -> "Way":
         """The way with this number of draft tokens, for a pair."""
         drafter = self.drafter(pair, tokens) if self.drafter else make(self.spec, pair)
-        return Way(f"{self.name}:{tokens}", self.name, self.shape(tokens), f"chain:{tokens}", drafter, "",
-                   self.weights(pair), (), self.ending, self.at_prompt, self.alone)
+        shape_name = self.shape(tokens)
+        name = f"{self.name}:{tokens}" if form_of(shape_name) == CHAIN else f"{self.name}, {shape_name}"
+        return Way(name, self.name, named(shape_name), shape_name, drafter, "", self.weights(pair), (), self.ending,
+                   self.at_prompt, self.alone)
 
 
 def chains_of(spec: str) -> Callable[[object, int], Drafter]:

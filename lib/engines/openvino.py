@@ -26,8 +26,8 @@ ENVIRONMENT = Environment(
                  ("uninstall", "-y", "torchvision")],
     "Apache-2.0", 1.7, 3, ["weights are exported to OpenVINO's form with PyTorch: its build for processors is enough",
                            "in bfloat16 on processors with AMX it needs two threads: with one its process dies"])
-LOOKUP, DRAFT_MODEL, EAGLE3, EAGLE3_TREE = "prompt_lookup", "draft_model", "eagle3", "eagle3/tree"
-WIDTH, DEPTH = 4, 4  # of trees: the nodes of a level that get as many children each, and levels
+LOOKUP, DRAFT_MODEL, EAGLE3 = "prompt_lookup", "draft_model", "eagle3"
+WIDTHS, DEPTHS = (2, 4), (2, 3, 4, 6)  # of trees: the nodes of a level that get as many children each, and levels
 WEIGHTS = {"float32": "fp32", "bfloat16": "fp16"}  # of the exported files; they are computed with in the number format
 
 
@@ -42,18 +42,21 @@ class FilledLookupDrafter(NgramDrafter):
         return merge(root, [drafted + [UNKNOWN] * (shape.max_depth - len(drafted))])
 
 
+def tree(width: int, depth: int) -> Method:
+    """A tree that grows anew in each round (EAGLE-2), for one prompt at a time; it has more nodes than levels."""
+    return Method("eagle3", f"{EAGLE3}/{width}x{depth}", exports.eagle3_head, ending=cut, alone=True, least=depth + 1,
+                  shape=f"eagle2:{width},{depth}@{{}}".format)
+
+
 class OpenVino(Engine):
-    """Weights are folders that are exported at the first start. With an EAGLE-3 head it also drafts a tree that grows
-    anew in each round (EAGLE-2), one prompt at a time.
-    """
+    """Weights are folders that are exported at the first start. With an EAGLE-3 head it also drafts trees."""
 
     title, environment = "OpenVINO GenAI", ENVIRONMENT
     methods = (
         Method("lookup", LOOKUP, drafter=lambda pair, tokens: FilledLookupDrafter(LONGEST), ending=cut),
         Method("model", DRAFT_MODEL, exports.draft_model, ending=shortened),
         Method("eagle3", EAGLE3, exports.eagle3_head, ending=shortened),
-        Method("eagle3", EAGLE3_TREE, exports.eagle3_head, ending=cut, alone=True,
-               shape=lambda tokens: Eagle2(tokens, min(DEPTH, tokens), WIDTH)))
+        *(tree(width, depth) for width in WIDTHS for depth in DEPTHS))
 
     def command(self, way: Way) -> str:
         """The calls of Python."""
@@ -73,12 +76,13 @@ class OpenVino(Engine):
 
 
 def options_of(way: Way) -> dict[str, object]:
-    """Members of the engine's `GenerationConfig`; it refuses trees with fewer nodes than levels."""
+    """Members of the engine's `GenerationConfig`."""
     if way.method == PLAIN:
         return {}
-    tree = {"branching_factor": WIDTH, "tree_depth": min(DEPTH, way.nodes)}
-    by_method = {LOOKUP: {"max_ngram_size": LONGEST}, FORCED: {"max_ngram_size": 1}, EAGLE3_TREE: tree}
-    return {"num_assistant_tokens": way.nodes, **by_method.get(way.method, {})}
+    options = {LOOKUP: {"max_ngram_size": LONGEST}, FORCED: {"max_ngram_size": 1}}.get(way.method, {})
+    if isinstance(way.shape, Eagle2):
+        options = {"branching_factor": way.shape.width, "tree_depth": way.shape.max_depth}
+    return {"num_assistant_tokens": way.nodes, **options}
 
 
 def exported(source: Path, dtype: str, log: Path) -> str:

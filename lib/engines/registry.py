@@ -8,15 +8,17 @@ from contextlib import suppress
 
 from lib.engines import exports
 from lib.engines.driver import Engine
+from lib.engines.ik_llama_cpp import IkLlamaCpp
 from lib.engines.llama_cpp import LlamaCpp
-from lib.engines.methods import Way
+from lib.engines.methods import Method, Way
 from lib.engines.openvino import OpenVino
 from lib.engines.transformers import Transformers
 from lib.engines.vllm import COMPILED, Vllm, ranges
 from lib.lab.provenance import HOME
+from lib.trees import named
 
-ENGINES = {engine.name: engine for engine in (Vllm("vllm"), LlamaCpp("llama.cpp"), OpenVino("openvino"),
-                                              Transformers("transformers"))}
+ENGINES = {engine.name: engine for engine in (Vllm("vllm"), LlamaCpp("llama.cpp"), IkLlamaCpp("ik_llama.cpp"),
+                                              OpenVino("openvino"), Transformers("transformers"))}
 # SGLang's number of draft tokens counts the root, and a top-k of 1 is a chain; by drafter, with its weights.
 SGLANG = {
     "eagle3": ("--speculative-algorithm EAGLE3 --speculative-draft-model-path {drafter} --speculative-eagle-topk 1 "
@@ -41,15 +43,20 @@ def parse(spec: str) -> Engine:
 def lines(pair, drafter: str, tokens: int, lengths: Mapping[int, int]) -> list[dict[str, str]]:
     """What to set in each engine that can run a drafter (its spec) of a pair with so many draft tokens: dicts of
     engine (with its method), draft (CHAIN or GROWN) and setting, a line of text with paths from the repository's root
-    on. Engines that cannot read the drafter's weights are left out, and no engine takes a static tree that branches.
+    on. Engines that cannot read the drafter's weights are left out, and of a method's shapes all but the first.
 
     lengths: draft tokens by batch size, 0 for plain decoding; where they differ, vLLM's lines have a schedule.
     """
     rows, schedule = [], ranges(lengths) if len({*lengths.values()}) > 1 else ()
-    methods = [(engine, method) for engine in ENGINES.values() for method in engine.methods if method.spec == drafter]
-    for engine, method in methods if tokens else ():
+    methods: dict[tuple[str, str], tuple[Engine, Method]] = {}
+    for engine in ENGINES.values():
+        for method in engine.methods:
+            if method.spec == drafter and method.least <= tokens:
+                methods.setdefault((engine.title, method.name), (engine, method))
+    for engine, method in methods.values():
         with suppress(ValueError, OSError):  # from weights that it cannot read, or that cannot be written
-            way = Way(drafter, method.name, method.shape(tokens), weights=method.weights(pair), schedule=schedule)
+            shape = named(method.shape(tokens))
+            way = Way(drafter, method.name, shape, weights=method.weights(pair), schedule=schedule)
             rows.append(dict(engine=f"{engine.title}, {method.name}", setting=engine.line(way),
                              draft=CHAIN if way.is_chain else GROWN))
     if drafter in SGLANG and tokens:

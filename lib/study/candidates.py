@@ -119,7 +119,8 @@ def growth_rules(drafter: Drafter, depth: int) -> list[str]:
 def engine_ways(engine: Engine, pairs: Mapping[str, object], lengths: Sequence[int]) -> list[Way]:
     """An engine's methods with these numbers of draft tokens. pairs: by kind of drafter, or name of a draft model."""
     return [method.way(pair, length) for kind, pair in pairs.items() for method in engine.methods
-            if method.spec.partition(":")[0] == (kind if kind in DRAFTERS else MODEL) for length in lengths]
+            if method.spec.partition(":")[0] == (kind if kind in DRAFTERS else MODEL)
+            for length in lengths if length >= method.least]
 
 
 def timed_ways(ways: Sequence[Way]) -> list[Way]:

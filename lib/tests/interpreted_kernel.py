@@ -35,11 +35,12 @@ def test_equals_the_reference_for_any_split(group, nodes, prefix, dim, dtype, sp
 
 
 def test_as_a_backend_it_has_the_references_windows_sinks_and_caps():
-    """Its mask has a node that sees the prefix alone."""
+    """Without a window, where a node sees the prefix alone too."""
     torch.manual_seed(0)
     mask = torch.eye(6, dtype=torch.bool) | (torch.rand(6, 6) < 0.4).tril()
-    mask[1] = False
-    inputs = torch.randn(2, 4, 6, 16), *torch.randn(2, 2, 2, 40, 16), mask, torch.tensor([30, 11])
-    for more in ({}, dict(softcap=0.7), dict(softcap=20.0, window=5), dict(window=8, sinks=torch.linspace(-1, 2, 4))):
-        ours, truth = (tree_attention(*inputs, backend=name, **more) for name in ("triton", "reference"))
+    query, (key, value), prefix = torch.randn(2, 4, 6, 16), torch.randn(2, 2, 2, 40, 16), torch.tensor([30, 11])
+    for more in (dict(softcap=20.0, window=5), dict(window=8, sinks=torch.linspace(-1, 2, 4)), dict(softcap=0.7), {}):
+        mask[1] &= "window" in more
+        ours, truth = (tree_attention(query, key, value, mask, prefix, backend=name, **more)
+                       for name in ("triton", "reference"))
         torch.testing.assert_close(ours, truth, atol=1e-5, rtol=1e-5)

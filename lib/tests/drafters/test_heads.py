@@ -99,7 +99,8 @@ def test_whatever_is_accepted_a_head_drafts_as_the_plain_oracle(name, forest, se
 
 @settings(deadline=None, max_examples=6)
 @given(st.sampled_from(["eagle3:small", "eagle3:some", *ONE_PASS]),
-       st.lists(st.sampled_from(["eagle2:2,3@5", "dyspec:3@6"]), min_size=2, max_size=2), SEEDS)
+       st.lists(st.sampled_from(["eagle2:2,3@5", "dyspec:3@6", named("dyspec@4").at_most(0)]), min_size=2, max_size=3),
+       SEEDS)
 @torch.no_grad()
 def test_whatever_is_accepted_a_head_grows_as_the_plain_oracle(name, rules, seed):
     rounds = Rounds(drafter(name), seed)
@@ -118,20 +119,13 @@ def test_whatever_is_accepted_a_head_grows_as_the_plain_oracle(name, rules, seed
 def test_a_heads_samples_come_from_its_own_distributions(name, proposal, tree, seed):
     rounds = Rounds(drafter(name, proposal=proposal, temperature=1.3), seed)
     drafts = rounds.drafter.propose(tree, draws(seed))
+    assert tree.budget or rounds.drafter.calls == 0 or name.startswith("eagle3")
     for text, draft in zip(rounds.texts, drafts):
+        assert draft.proposal == proposal and draft.token_list[0] == text[-1]
         for node in set(draft.tree.parents[1:].tolist()):
             path = draft.tokens[list(draft.tree.path(node))[1:]].tolist()
             expected = (PLAIN[name].logits(text, path) / 1.3).softmax(-1)
             torch.testing.assert_close(draft.probs[node].double(), expected, rtol=1e-5, atol=1e-6)  # norms are float32
-
-
-@pytest.mark.parametrize("proposal, shape", [("top_k", named("dyspec@4").at_most(0)), ("iid", shapes.chain(0))])
-@pytest.mark.parametrize("name", ["medusa", "dspark"])
-def test_without_a_level_the_root_is_drafted_alone(name, proposal, shape):
-    """Without a forward pass of the head, with the proposal that rules ask for."""
-    rounds = Rounds(drafter(name, proposal=proposal), 0)
-    for text, draft in zip(rounds.texts, rounds.drafter.propose(shape, draws())):
-        assert draft.token_list == text[-1:] and draft.proposal == proposal and rounds.drafter.calls == 0
 
 
 # ----------------------------------------------------------------------------------------------------------- read ahead

@@ -141,6 +141,8 @@ def test_logits_are_the_models_own_and_elsewhere_minus_infinity():
 
 def test_a_padded_vocabulary_is_cut_to_the_targets():
     torch.testing.assert_close(first_tokens(MODEL, 9)(PROMPTS[1][None]).logits, MODEL(PROMPTS[1][None]).logits[..., :9])
+    padded = SimpleNamespace(**vars(PAIR) | {"draft_model": small_models.llama(3, vocabulary=30)})
+    assert begin(make("model", padded)).propose(named("dyspec:1@40"), draws())[0].tree == shapes.star(24)
     few = begin(LanguageModelDrafter(first_tokens(MODEL, 3)))
     assert [draft.tree for draft in few.propose(named("dyspec:1@9"), draws())] == [shapes.star(3)] * 5
 

@@ -10,8 +10,8 @@ import pytest
 from lib.drafters.drafter import UNKNOWN
 from lib.engines import driver
 from lib.engines.methods import PLAIN_WAY, Way, forced
-from lib.engines.openvino import DEPTH, WIDTH, FilledLookupDrafter, OpenVino, options_of
-from lib.trees import shapes
+from lib.engines.openvino import FilledLookupDrafter, OpenVino, options_of
+from lib.trees import named, shapes
 from lib.trees.growth import Eagle2
 
 GIVEN = [1, 1, 3, 2, 1]  # tokens of each step of a request that drafts
@@ -46,9 +46,10 @@ def test_rounds_are_counted_by_what_they_give(worker):
         return worker.decode([[1, 2]] * prompts, sum(GIVEN), [], drafted)
 
     assert "drafts" not in (plain := decoded(PLAIN_WAY, prompts=2)) and [*map(len, plain["tokens"])] == [8, 8]
-    for method, tokens, weights, drafted in (  # where 6, 5, 2 and no tokens fit
-            ("prompt_lookup", 3, "", 9), ("eagle3/tree", 8, "head", 24), ("draft_model", 3, "drafter", 8)):
-        found = decoded(Way("", method, shapes.chain(tokens), weights=weights))
+    for method, shape, weights, drafted in (  # where 6, 5, 2 and no tokens fit
+            ("prompt_lookup", shapes.chain(3), "", 9), ("eagle3/4x2", Eagle2(8, 2, 4), "head", 24),
+            ("draft_model", shapes.chain(3), "drafter", 8)):
+        found = decoded(Way("", method, shape, weights=weights))
         assert (found["drafts"], found["drafted"], found["accepted"]) == (3, drafted, 3)
     assert decoded(forced(16), drafted=2)["drafted"] == 6
     assert worker.running["pipeline"].properties == {"prompt_lookup": True}
@@ -56,9 +57,11 @@ def test_rounds_are_counted_by_what_they_give(worker):
 
 
 def test_settings_are_the_engines_own_and_drafts_those_of_its_look_up():
-    assert options_of(PLAIN_WAY) == {} and options_of(Way("", "eagle3/tree", shapes.chain(2)))["tree_depth"] == 2
-    tree = next(method for method in OpenVino.methods if method.alone)
-    assert tree.shape(8) == Eagle2(8, DEPTH, WIDTH) and tree.shape(2).max_depth == 2, "no deeper than it has tokens"
+    assert options_of(PLAIN_WAY) == {}
+    trees = [method for method in OpenVino.methods if method.alone]
+    settings = {tuple(options_of(Way("", method.name, named(method.shape(8)))).values()) for method in trees}
+    assert settings == {(8, width, depth) for width in (2, 4) for depth in (2, 3, 4, 6)}
+    assert all(named(method.shape(method.least)).max_depth < method.least for method in trees)
     (text := (drafter := FilledLookupDrafter(2)).new_text()).extend([1, 2, 3, 9, 1, 2, 4, 1, 2])
     assert drafter.draft(text, shapes.chain(3)).tokens.tolist() == [2, 3, 9, 1], "the first occurrence"
     text.extend([8])

@@ -15,9 +15,11 @@ from lib.engines.registry import CHAIN, ENGINES, GROWN, lines, parse
 from lib.engines.vllm import CONFIG, NUM_TOKENS, PROPOSER, SCHEDULE, ranges
 from lib.forward import load_pair
 from lib.tests import small_models
+from lib.trees import named
 from lib.trees.shapes import chain
 
-METHODS = [(name, method) for name, engine in ENGINES.items() for method in engine.methods]
+METHODS = [(name, method, tokens) for name, engine in ENGINES.items() for method in engine.methods
+           for tokens in (1, 3, 16) if tokens >= method.least]
 SPECS = ("lookup", "sam", "ngrams", "combined:behind=ngrams", "model", "eagle3")
 
 
@@ -44,24 +46,24 @@ def tokens_of(name: str, text: str) -> int:
         return json.loads(options(text)[CONFIG])[NUM_TOKENS]
     if name == "llama.cpp":
         return int(options(text).get("spec-draft-n-max") or options(text)["spec-ngram-simple-size-m"])
-    given = keywords(text)
-    return given.get("prompt_lookup_num_tokens") or given["num_assistant_tokens"]
+    given = keywords(text.partition("py: ")[2] or text)
+    return given.get("prompt_lookup_num_tokens") or given.get("num_assistant_tokens") or len(given["parents"]) - 1
 
 
-@pytest.mark.parametrize(("name", "method"), METHODS, ids=[f"{name}, {method.name}" for name, method in METHODS])
-@pytest.mark.parametrize("tokens", [1, 3, 16])
+@pytest.mark.parametrize(("name", "method", "tokens"), METHODS,
+                         ids=[f"{name}, {method.name}, {method.shape(tokens)}" for name, method, tokens in METHODS])
 def test_a_line_says_what_the_setting_says(name, method, tokens):
     folder = "my models/drafter" if method.weights is not Method.weights else ""
-    text = ENGINES[name].line(Way("", method.name, method.shape(tokens), weights=folder))
+    text = ENGINES[name].line(Way("", method.name, named(method.shape(tokens)), weights=folder))
     assert tokens_of(name, text) == tokens and "\n" not in text and folder in text
     assert ENGINES[name].line(PLAIN_WAY) == ""
 
 
 def test_engines_run_what_they_have(pair):
     named = {spec: [row["engine"] for row in lines(pair, spec, 3, {})] for spec in SPECS}
-    assert named["lookup"] == ["vLLM, ngram", "llama.cpp, ngram-simple", "OpenVINO GenAI, prompt_lookup",
-                               "transformers, prompt_lookup", "SGLang (not run here)"]
-    assert named["sam"] == ["vLLM, suffix", "vLLM, custom_class/sam"]
+    assert named["lookup"] == ["vLLM, ngram", "llama.cpp, ngram-simple", "ik_llama.cpp, lookup",
+                               "OpenVINO GenAI, prompt_lookup", "transformers, prompt_lookup", "SGLang (not run here)"]
+    assert named["sam"] == ["vLLM, suffix", "vLLM, custom_class/sam", "ik_llama.cpp, sam"]
     assert named["model"] == ["vLLM, draft_model", "OpenVINO GenAI, draft_model",
                               "transformers, assistant_model"], "base is no GGUF file"
     assert not lines(pair, "adaptive", 3, {}) and not lines(pair, "lookup", 0, {})
@@ -79,7 +81,7 @@ def test_a_head_is_exported_for_a_chain_and_for_a_tree_that_grows(monkeypatch):
     monkeypatch.setattr("lib.engines.exports.write_head", lambda source, target, made: made)
     rows = lines(SimpleNamespace(target_name="smollm2-135m", target=None), "eagle3", 5, {})
     by_engine = {row["engine"]: row for row in rows}
-    assert by_engine["OpenVINO GenAI, eagle3/tree"]["draft"] == GROWN
+    assert by_engine["OpenVINO GenAI, eagle3/2x3"]["draft"] == GROWN
     assert by_engine["vLLM, eagle3"]["draft"] == CHAIN
     given = options(by_engine["SGLang (not run here)"]["setting"])
     assert given["speculative-num-draft-tokens"] == "6" and given["speculative-num-steps"] == "5"
@@ -154,4 +156,4 @@ def test_an_engine_has_its_format_and_options():
     engine = parse("vllm:bfloat16:compiled")
     assert (engine.name, engine.dtype, engine.compiled) == ("vllm:bfloat16:compiled", "bfloat16", True)
     assert parse("llama.cpp:stored").dtype == "stored" and not parse("transformers").batches
-    assert FORCED not in {method.name for _, method in METHODS}
+    assert FORCED not in {method.name for _, method, _ in METHODS}

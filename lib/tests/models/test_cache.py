@@ -1,30 +1,9 @@
-"""The cache against plain lists; the registered attention without a tree is an ordinary one."""
+"""The cache against plain lists."""
 
 import numpy as np
-import pytest
 import torch
 
-from lib.attention.registration import using_attention
 from lib.models.cache import TreeCache
-from lib.tests.small_models import llama, prompts
-
-MODEL = llama(3)
-
-
-@pytest.mark.parametrize("with_tree_cache", [False, True])
-@torch.no_grad()
-def test_plain_generate_equals_sdpa(with_tree_cache):
-    """Without a tree the registered name is an ordinary attention: left-padded batches and padding masks included."""
-    tokens = torch.stack(prompts(1, (6, 6)))
-    padding = torch.ones_like(tokens)
-    padding[1, :3] = 0
-    settings = dict(attention_mask=padding, max_new_tokens=12, do_sample=False, pad_token_id=0, output_logits=True,
-                    return_dict_in_generate=True)
-    ours = MODEL.generate(tokens, **settings, **({"past_key_values": TreeCache()} if with_tree_cache else {}))
-    with using_attention(MODEL, "sdpa"):
-        theirs = MODEL.generate(tokens, **settings)
-    assert torch.equal(ours.sequences, theirs.sequences)
-    torch.testing.assert_close(torch.stack(ours.logits), torch.stack(theirs.logits), rtol=0, atol=1e-10)
 
 
 def test_the_cache_holds_exactly_the_committed_tokens():

@@ -41,8 +41,3 @@ def test_a_file_that_holds_no_costs_is_named(text, message, tmp_path):
     (tmp_path / "mine.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         read(tmp_path / "mine.csv")
-
-
-def test_a_name_that_no_file_has_is_told_the_nearest():
-    with pytest.raises(ValueError, match="no costs 'epyc-zen5': did you mean epyc-zen4"):
-        read("epyc-zen5")

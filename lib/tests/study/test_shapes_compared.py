@@ -11,7 +11,7 @@ from lib.engines.own import Own
 from lib.lab.chapter import Store
 from lib.models.load import Pair
 from lib.models.prompts import PromptSet
-from lib.replay import atlas, recording, simulated
+from lib.replay import atlas, recording
 from lib.study import shapes_compared as study
 from lib.study.acceptance import record, replay, traces_folder
 from lib.study.bench import CHOOSING, JUDGING, Bench, without_loops
@@ -55,13 +55,6 @@ def test_replayed_rows_are_those_of_live_decoding(tmp_path):
             for row, prompt in enumerate(PROMPTS.names):
                 counts = rows.set_index("prompt").loc[prompt, ["rounds", "drafted", "accepted"]].tolist()
                 assert counts == np.sum([sizes for sizes, one in zip(live, done.rounds) if one.row == row], 0).tolist()
-
-
-def test_padding_of_the_vocabulary_is_never_drafted(tmp_path):
-    padded = replace(PAIR, draft_model=small_models.llama(3, vocabulary=small_models.VOCABULARY + 9))
-    made = record(bench_of(tmp_path), {})
-    walk = simulated.rounds(made, make("model", padded), named("dyspec:1@40"))
-    assert (walk.drafted == small_models.VOCABULARY).all()
 
 
 def test_who_competes(capsys):
