@@ -23,6 +23,7 @@ SCRIPT = "./run_notebooks.sh"
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 PYTEST_USAGE = 4  # pytest's exit status for wrong arguments
 say = partial(print, flush=True)  # at once, also where the output is a file
+QUIET = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}  # else they stay in the notebooks
 AS_THEY_ARE = {"ignore_unknown_options": True, "help_option_names": []}  # arguments that another command reads
 
 
@@ -59,10 +60,7 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
 
     plan = plans.make(home, words, NOTEBOOKS, settings, run or ("reference" if reference else None))
     plan = plans.checked(with_installed_models(plan, settings), NOTEBOOKS)
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # these and warnings would stay in the notebooks
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    if not plan.profile.online:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ |= QUIET | ({} if plan.profile.online else {"HF_HUB_OFFLINE": "1"}) | os.environ
     from lib.lab import runner  # slow to import, as is cluster
 
     with ExitStack() as stack:
@@ -113,7 +111,7 @@ def check(home: Path, settings: Sequence[str]) -> None:
     name, no_drafters = "05_speed", {"drafters": []}  # which a check has no need of
     plan = replace(plan, stages={name: plan.stages[name] | no_drafters})
     values = plans.checked(plan, NOTEBOOKS).stages[name]
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ |= QUIET | {"HF_HUB_OFFLINE": "1"} | os.environ
     from lib.study import preflight
 
     with chdir(home / "notebooks"):  # to which paths are relative
