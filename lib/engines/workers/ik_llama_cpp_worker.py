@@ -2,8 +2,8 @@
 
 A token of the engine's cache may belong to several sequences. Each leaf of a tree has one, which begins as a copy of
 the text's, and each node is decoded once, for the sequences of all leaves below it: so it attends to the text and to
-its ancestors alone. Where free cells lie between those of a text, the engine's logits may be wrong: so accepted nodes
-stay in the cache as long as they lie side by side, and the next pass reads the others again.
+its ancestors alone. Where the last cell of a block of 32 is free, the engine attends to no cell after it: so accepted
+nodes stay in the cache as long as they lie side by side, and the next pass reads the others again.
 """
 
 import ctypes
@@ -19,9 +19,9 @@ sys.path.append(str(Path(__file__).parents[2] / "drafters"))  # where `text_inde
 from draft_proposer import read_tables  # noqa: E402
 from text_index import NO_PARENT, ROOT, LookupIndex, NgramIndex, SuffixAutomaton, trie  # noqa: E402
 
-# At 32 rows and more, products with weights of 4 bits are wrong on processors without VNNI (logits differ by 10 and
-# more); so passes have fewer, and larger batches take several. Flash attention, wrong where a tree lies across a
-# multiple of 256 cells, stays off.
+# At 32 rows and more, products with Q4_1 weights are wrong on processors without VNNI (logits differ by 10 and more);
+# so passes have fewer, and larger batches take several. Flash attention, wrong where a tree lies across a multiple of
+# 256 cells, stays off.
 MOST_ROWS = 31
 LONGEST, LONG_MATCH = 4, 4  # of the n-grams of the drafters, and of matches that `combined` prefers
 DEEPEST = 4  # levels of forced drafts, chains side by side
