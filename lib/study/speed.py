@@ -164,7 +164,7 @@ def predict_elsewhere(bench: Bench, settings: Speed, recorded: Recorded, ways: S
 
 def write_settings(bench: Bench) -> None:
     """Adds to the table "settings" what a user of each serving engine sets to draft as recommended, or as the best
-    chain of the recommended drafter, since engines take no static tree that branches; vLLM also by batch size.
+    chain of the recommended drafter, since serving engines take chains; vLLM also by batch size.
     """
     answers = bench.rows_of("answers")
     winners, chains = (answers[answers["role"] == role].set_index("batch") for role in (RECOMMENDED, CHAIN))
