@@ -3,31 +3,48 @@ hindsight knows: the table "adapting".
 
 Drafts are chains, and prompts are decoded one by one. The first k tokens of a longer chain are the chain of k tokens,
 so that tokens and seconds of every choice at every place of a text are known, and a policy that reads earlier rounds
-alone is replayed exactly. A kind that looks up text drafts the first branch of its tree.
+alone is replayed exactly. A kind that looks up text drafts the first branch of its tree. Two policies that go by costs
+are raced as well, in turns with plain decoding.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from lib.drafters.adaptive import POLICIES, Policy, WhereItPays
-from lib.drafters.choosing import IDLE, MEMORY
+from lib.drafters.adaptive import POLICIES, AdaptiveDrafter, Policy, WhereItPays
+from lib.drafters.choosing import IDLE, MEMORY, ChoosingDrafter
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import Drafter, FirstBranch
 from lib.engines.methods import PLAIN, Way
 from lib.replay.rank_paths import rank_paths
 from lib.replay.simulated import Recorded, drafted
 from lib.study import costs_files
-from lib.study.bench import PARTS, Bench, without_loops
+from lib.study.bench import JUDGING, PARTS, Bench, without_loops
 from lib.study.candidates import ranked_name
 from lib.study.costs import Costs, with_drafting
+from lib.study.race import race
 from lib.trees.shapes import chain
 
-CHOSEN, FIXED = "choosing", "best way of other prompts"
+CHOSEN, FIXED, PAYS = "choosing", "best way of other prompts", "pays"
 HINDSIGHT, ORACLE = "best way of the prompt", "best way of each round"
 ELSEWHERE = ("xeon-amx-engines", "vllm"), ("published-mi50", "llama.cpp")  # files of data/costs, and backends in them
+MOST_RACED = 13  # judging prompts
+TURN = 1000  # of the race of policies in the table "timed", beyond those of other races
+
+
+class Fixed(Policy):
+    """The same number of levels in each round."""
+
+    def __init__(self, levels: int):
+        self.levels = levels
+
+    def after(self, state: None, drafted: int, accepted: int, tokens: Sequence[int]) -> None:
+        return None
+
+    def depths(self, states: Sequence[None]) -> list[int]:
+        return [self.levels] * len(states)
 
 
 @dataclass(frozen=True)
@@ -82,10 +99,11 @@ class Text:
 
         return self.walk(choose, learn)
 
-    def choosing(self, choices: Sequence[int]) -> float:
-        """Seconds where each round takes the choice of the most tokens per second so far, as `ChoosingDrafter` does."""
-        speeds, idle = [np.inf] * len(choices), [0] * len(choices)
+    def choosing(self, choices: Sequence[int], speeds: list[float], idle: list[int]) -> float:
+        """Seconds where each round takes the choice of the most tokens per second so far, as `ChoosingDrafter` does.
 
+        speeds, idle: of each choice the tokens per second and the rounds without it, which go on from text to text.
+        """
         def active() -> int:
             known = [np.inf if rounds >= IDLE else speed for speed, rounds in zip(speeds, idle)]
             return known.index(max(known))
@@ -120,15 +138,38 @@ def measure(bench: Bench, recorded: Recorded, ways: Sequence[Way]) -> None:
         plain, lengths = float(costs[backend].plain(1)), np.arange(1, longest + 1)
         step = [1.0, *((costs[backend].check(1, lengths) + drafting[drafter]) / plain)]
         policies = {name: kind(step) if kind is WhereItPays else kind() for name, kind in POLICIES.items()}
+        speeds, idle = [np.inf] * len(names), [0] * len(names)
         for row in judging:
             text, prompt = texts[row], bench.prompts.names[row]
-            seconds = {PLAIN: text.fixed(0), FIXED: text.fixed(best), CHOSEN: text.choosing(leading),
+            seconds = {PLAIN: text.fixed(0), FIXED: text.fixed(best), CHOSEN: text.choosing(leading, speeds, idle),
                        HINDSIGHT: min(map(text.fixed, range(text.tokens.shape[1]))), ORACLE: text.oracle()}
             seconds |= {name: text.policy(policy, drafter, longest) for name, policy in policies.items()}
             rows += [dict(backend=backend, policy=policy, prompt=prompt, seconds=spent,
                           way=f"{names[drafter]}, chain:{best - drafter * longest}" if best else PLAIN)
                      for policy, spent in seconds.items()]
+        if backend == bench.backend.name:
+            lengths = [(choice - 1) % longest + 1 for choice in leading]
+            firsts = [FirstBranch(drafters[name]) for name in names]
+            deepest = min(longest, drafters[names[drafter]].deepest or longest)
+            fixed = [AdaptiveDrafter(first, policy=Fixed(length)) for first, length in zip(firsts, lengths)]
+            race_policies(bench, pd.DataFrame(rows).pivot(index="prompt", columns="policy", values="seconds"), [
+                policy_way(PAYS, deepest, AdaptiveDrafter(firsts[drafter], policy=policies[PAYS])),
+                policy_way(CHOSEN, longest, ChoosingDrafter(*fixed))])
         table.extend(rows)
+
+
+def policy_way(policy: str, longest: int, drafter: Drafter) -> Way:
+    """A drafter that follows a policy, with chains of at most so many tokens."""
+    return Way(f"policy {policy}", policy, chain(longest), f"chain:{longest}", drafter)
+
+
+def race_policies(bench: Bench, seconds: pd.DataFrame, ways: Sequence[Way]) -> None:
+    """Policies and plain decoding in turns on the first judging prompts: rows of the table "timed". seconds: by replay,
+    of each prompt and policy.
+    """
+    names = [bench.prompts.names[row] for row in bench.rows(JUDGING)]
+    logs = {(way.name, 1): np.log(seconds[PLAIN] / seconds[way.method])[names].to_numpy() for way in ways}
+    race(replace(bench, raced={1: min(bench.raced[1], MOST_RACED)}), ways, 1, JUDGING, logs, TURN)
 
 
 def curves(bench: Bench) -> dict[str, Costs]:
@@ -140,9 +181,7 @@ def curves(bench: Bench) -> dict[str, Costs]:
         return {}
     found = {bench.backend.name: Costs.of(here)}
     for file, backend in ELSEWHERE:
-        rows = costs_files.read(file).query("backend == @backend and batch == 1")
-        if PLAIN not in set(rows["method"]):
-            rows = pd.concat([rows, rows[rows["ms"] == rows["ms"].min()].assign(method=PLAIN, nodes=0)])
+        rows = costs_files.with_plain(costs_files.read(file).query("backend == @backend and batch == 1"))
         found[f"{backend} ({file})"] = Costs.of(with_drafting(rows, here))
     return found
 
@@ -163,10 +202,10 @@ def _accepted(recorded: Recorded, name: str, drafter: Drafter, longest: int) -> 
     `longest` tokens drafts, and those that are accepted.
     """
     trace = recorded.trace
-    sizes = np.zeros((*trace.before_limit.shape, 2), dtype=np.int64)
+    sizes, deepest = np.zeros((*trace.before_limit.shape, 2), dtype=np.int64), min(longest, drafter.deepest or longest)
     if ranked := ranked_name(name, drafter, trace):
         accepted = rank_paths(trace, ranked).ends(chain(longest))  # a chain's node is its depth
-        sizes[trace.before_limit] = np.stack([np.full_like(accepted, longest), accepted], axis=1)
+        sizes[trace.before_limit] = np.stack([np.full_like(accepted, deepest), accepted], axis=1)
     else:
         for row, start, draft, path, _ in drafted(recorded, FirstBranch(drafter), chain(longest), everywhere=True):
             sizes[row, start] = draft.tree.budget, len(path)

@@ -19,21 +19,22 @@ WARM_TOKENS = 8  # of the untimed call with which each way begins
 MOST_DRIFT = 1.2  # of plain decoding in a run whose predictions are a claim
 
 
-def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = {}) -> None:
+def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = {}, first_turn: int = 0) -> None:
     """Adds the missing rows of the table "timed": the first calls of a part, decoded by these ways and by plain
     decoding in shuffled turns, as many ways at the same time as the backend allows. logs: predictions to note beside.
+    first_turn: in the column `turn`, where other ways were raced on the same calls.
     """
     table, calls = bench.store.open("timed"), bench.calls(part, batch)[: bench.raced[batch]]
     texts = {row.prompt: [*map(int, row.ids.split())] for row in bench.rows_of("texts").itertuples()}
     for first in range(0, len(ways), bench.backend.at_once):
-        together = [PLAIN_WAY, *ways[first : first + bench.backend.at_once]]
+        together, turn = [PLAIN_WAY, *ways[first : first + bench.backend.at_once]], first_turn + first
         missing = [[way for way in together if (bench.backend.name, batch, way.name, part,
-                                                bench.prompts.names[rows[0]], first) not in table.keys()]
+                                                bench.prompts.names[rows[0]], turn) not in table.keys()]
                    for rows in calls]
         if not any(missing):
             continue
         bench.say(f"{', '.join(way.name for way in together)} in turns, {len(calls)} calls of {batch}, {part}")
-        order = bench.generator("race", part, batch, first)
+        order = bench.generator("race", part, batch, turn)
         with bench.running(*{way.name: way for due in missing for way in due}.values()) as running:
             for decoding in running.values():
                 decoding.decode(bench.ids(calls[0]), WARM_TOKENS)
@@ -46,7 +47,7 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                     predicted = np.exp(logs[way.name, batch][number]) if (way.name, batch) in logs else np.nan
                     table.extend([dict(
                         backend=bench.backend.name, batch=batch, way=way.name, part=part,
-                        call=bench.prompts.names[rows[0]], turn=first, tokens=sum(map(len, decoded.tokens)),
+                        call=bench.prompts.names[rows[0]], turn=turn, tokens=sum(map(len, decoded.tokens)),
                         seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted, parted=parted)])
 
 

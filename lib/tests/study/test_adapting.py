@@ -11,13 +11,17 @@ from lib.decoding import generate
 from lib.drafters.adaptive import POLICIES, AdaptiveDrafter
 from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.text_drafters import LookupDrafter
-from lib.engines.methods import Way, rounds_of
+from lib.engines.methods import PLAIN, Way, rounds_of
+from lib.engines.own import Own
 from lib.forward.load import load_pair
+from lib.lab import tables
+from lib.lab.chapter import Store
 from lib.models.prompts import load
 from lib.replay.recording import record
 from lib.replay.simulated import Recorded
-from lib.study import adapting
+from lib.study import acceptance, adapting, candidates, costs
 from lib.study.adapting import Text
+from lib.study.bench import Bench, arranged
 from lib.study.costs import Costs, curve_through
 from lib.trees.shapes import chain
 
@@ -75,7 +79,8 @@ def test_a_fixed_way_has_the_rounds_of_replay(pair, texts):
         seconds = text.fixed(3)
         assert text.rounds == [tuple(size) for size in rounds[:, :2].tolist()]
         assert seconds == pytest.approx(len(rounds) * (float(COSTS.check(1, np.array(3))) + 0.3))
-        assert text.choosing([1, 3]) >= text.oracle() <= min(map(text.fixed, range(1 + 2 * LONGEST)))
+        assert text.choosing([1, 3], [np.inf] * 2, [0] * 2) >= text.oracle()
+        assert text.oracle() <= min(map(text.fixed, range(1 + 2 * LONGEST)))
 
 
 @given(st.lists(st.tuples(*[st.integers(1, 4)] * 2, *[st.floats(0.5, 2)] * 2), min_size=1, max_size=6))
@@ -84,3 +89,24 @@ def test_hindsight_is_the_least_of_all_choices(places):
     text = Text(tokens, seconds, tokens, [0], [0])
     spent = [text.walk(iter(choices).__next__) for choices in product(range(2), repeat=len(places))]
     assert text.oracle() == pytest.approx(min(spent))
+
+
+def test_two_policies_are_raced_in_turns_with_plain_decoding(pair, tmp_path):
+    """They write the target's own text; what replay and costs give stands beside; a second call measures nothing."""
+    prompts, parts = arranged(load("", pair.tokenizer, limit=400, first=2), 1, 1, np.random.default_rng(0))
+    bench = Bench(Own(pair, prompts.ids), Store(tmp_path, "05", "x"), pair.target_name, prompts, parts, 12, {1: 2}, 4,
+                  list(pair.eos_token_ids))
+    drafters = {"model": LanguageModelDrafter(pair.draft_model), "lookup": LookupDrafter()}
+    recorded = acceptance.record(bench, drafters)
+    ways = candidates.static_ways(bench, recorded, drafters, 4)
+    costs.measure(bench, ways, 4)
+    adapting.measure(bench, recorded, ways)
+    timed = tables.read(tmp_path, "05_timed")
+    assert timed.groupby("way").size().to_dict() == {PLAIN: 2, "policy pays": 2, "policy choosing": 2}
+    assert not timed["parted"].any() and timed["turn"].eq(adapting.TURN).all()
+    seconds = tables.read(tmp_path, "05_adapting").query("backend == @bench.backend.name").pivot(
+        index="prompt", columns="policy", values="seconds")
+    for row in timed[timed["way"] != PLAIN].itertuples():
+        assert row.predicted == pytest.approx(seconds[PLAIN][row.call] / seconds[row.way.split()[1]][row.call])
+    adapting.measure(bench, recorded, ways)
+    assert tables.read(tmp_path, "05_timed").equals(timed)
