@@ -4,6 +4,7 @@ The table "costs" has a row per backend, batch size, method and shape: PLAIN, FO
 and for each drafter whose drafting takes time a few shapes. `Costs` makes curves of them.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ HALVINGS = 4  # further numbers of nodes, each in the middle of the steepest ris
 FORCED_TOKENS, LEAST_TOKENS = 24, 6  # of a timed call, and where checks are wide
 MOST_ROWS = 2048  # that a timed call checks, beyond LEAST_TOKENS rounds
 REPEATS = 4  # calls of each point, after one to warm up; twice as many where the machine is not steady
+FEWEST, SECONDS = 2, 30  # calls of each point are enough where prefills are so slow that all points took this long
 STEADY = 1.2  # of the slowest plain call to the fastest of a point's
 LEAST_SECONDS = 1e-9  # of a draft: errors are relative, and a clock may give 0
 DRAFTING = f"method not in ['{PLAIN}', '{FORCED}']"  # the rows of what drafting adds to a step
@@ -69,12 +71,14 @@ def time_checks(bench: Bench, points: Sequence[tuple[int, str, int]], check: Way
     """Times the points (batch, method, nodes) that are missing, in shuffled turns."""
     table = bench.store.open("costs")
     points = [point for point in points if (bench.backend.name, *point[:2], f"nodes:{point[2]}") not in table.keys()]
-    times: dict[tuple, list[float]] = {point: [] for point in points}
+    times, start = {point: [] for point in points}, time.monotonic()
     if points:
         bench.say(f"{len(points)} points of the cost of a check")
     with bench.running(*[PLAIN_WAY, check] if points else []) as running:
         for turn in range(2 * repeats + 1):
             plain = [seconds[1:] for (_, method, _), seconds in times.items() if method == PLAIN]
+            if turn > FEWEST and time.monotonic() - start > SECONDS:
+                break
             if turn > repeats and all(max(seconds) <= STEADY * min(seconds) for seconds in plain):
                 break
             for index in bench.generator("costs", turn).permutation(len(points)):
