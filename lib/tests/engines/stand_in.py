@@ -1,18 +1,40 @@
-"""A serving engine for tests: it decodes with the loop of this project, and its clock is a formula."""
+"""For tests of engines: one that decodes with the loop of this project and whose clock is a formula; scripts of
+`lib.engines.workers` in this process, with stand-ins of the packages that they drive; and what these should count.
+"""
 
-from dataclasses import dataclass, field
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import torch
 
 from lib.decoding import loop
 from lib.drafters.drafter import NoDrafter
-from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.text_drafters import LookupDrafter
 from lib.engines import driver
 from lib.engines.driver import Decoded
-from lib.engines.methods import FORCED, Method, Way
+from lib.engines.methods import FORCED, Method, Sizes, Way, rounds_of
+from lib.replay.recording import Texts, read
+from lib.replay.simulated import Recorded
 
 PREFILL, DRAFTING = 5.0, 0.2
+
+
+def import_worker(name: str, **packages):
+    """The module of a script, which finds these objects in the place of packages."""
+    folder = str(Path(driver.__file__).with_name("workers"))
+    with mock.patch.dict(sys.modules, packages), mock.patch.object(sys, "path", [folder, *sys.path]):
+        return importlib.import_module(name)
+
+
+def replayed(way: Way, prompt: torch.Tensor, text: Sequence[int], new_tokens: int) -> Sizes:
+    """The rounds of a way that decodes so many tokens, of which `text` has more, after a prompt int64[T]."""
+    trace = read(None, {}, Texts(["a"], ["b"], [prompt], [text], [False]))
+    recorded = Recorded(replace(trace, lengths=np.array([new_tokens - 1])), [prompt])
+    return rounds_of(way, recorded, new_tokens)[0]
 
 
 def seconds(rows: int, drafted: int, speculates: bool) -> float:
@@ -28,8 +50,7 @@ class StandIn:
     calls: float = float("inf")
     started: list[Way] = field(default_factory=list)
     name, batches, idles, padded, at_once = "stand-in", True, True, False, 3
-    methods = (Method("lookup", "ngram", drafter=lambda pair, tokens: LookupDrafter()),
-               Method("model", "draft_model", lambda pair: pair.draft_model))
+    methods = Method("lookup", "ngram"), Method("model", "draft_model", lambda pair: pair.draft_model)
 
     def line(self, way: Way) -> str:
         return f"--draft {way.nodes}"
@@ -50,21 +71,18 @@ class Running(driver.Running):
         self.engine.calls -= 1
         if self.engine.calls < 0:
             raise RuntimeError("the stand-in ended with status -9")
-        drafts, clock = [], [PREFILL]
         if self.way.method == FORCED:
             step = seconds(len(prompts), len(prompts) * drafted, True)
             return Decoded([[0] * new_tokens for _ in prompts], PREFILL + (new_tokens - 1) * step, PREFILL)
+        drafting, clock = DRAFTING * self.way.nodes if self.way.weights else 0.0, [PREFILL]
 
-        def observe(rows, made, decisions):
-            sizes = [draft.tree.budget for draft in made]
-            drafts.extend((size, len(kept)) for size, (kept, _) in zip(sizes, decisions))
-            clock.append(seconds(len(rows), sum(sizes), self.way.nodes > 0)
-                         + DRAFTING * self.way.nodes * bool(self.way.weights))
+        def observe(rows, drafts, decisions):
+            nodes = sum(draft.tree.budget for draft in drafts)
+            clock.append(seconds(len(rows), nodes, self.way.nodes > 0) + drafting)
 
         ids, mask = next(loop.in_batches([torch.tensor(prompt) for prompt in prompts], len(prompts)))
-        drafter = (LanguageModelDrafter(self.way.weights) if self.way.weights else
-                   LookupDrafter() if self.way.nodes else NoDrafter())
-        done = loop.generate(self.engine.target, drafter, ids, shape=self.way.shape, attention_mask=mask,
-                             max_new_tokens=new_tokens, eos_token_id=list(ends) or None, observe=observe)
-        return Decoded(done.new_tokens, sum(clock), PREFILL, drafts=sum(size > 0 for size, _ in drafts),
-                       drafted=sum(size for size, _ in drafts), accepted=sum(kept for _, kept in drafts))
+        done = loop.generate(self.engine.target, self.way.drafter or NoDrafter(), ids, shape=self.way.shape,
+                             attention_mask=mask, max_new_tokens=new_tokens, eos_token_id=list(ends) or None,
+                             observe=observe)
+        return Decoded(done.new_tokens, sum(clock), PREFILL, drafts=sum(one.drafted > 0 for one in done.rounds),
+                       drafted=done.drafted, accepted=done.accepted)

@@ -1,26 +1,19 @@
 """ik_llama.cpp: its worker against a stand-in of the engine's cache, and against the package where it is installed."""
 
 import ctypes
-import importlib
-import sys
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace as Space
 
-import numpy as np
 import pytest
 import torch
 
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.text_drafters import LookupDrafter, NgramDrafter, SuffixAutomatonDrafter, save_tables
 from lib.drafters.text_index import count_tables
-from lib.engines import driver
 from lib.engines.ik_llama_cpp import ENVIRONMENT, STORED, IkLlamaCpp, drafting
-from lib.engines.methods import PLAIN_WAY, Way, forced, rounds_of
+from lib.engines.methods import PLAIN_WAY, Way, forced
 from lib.models import packages
-from lib.replay.recording import Texts, read
-from lib.replay.simulated import Recorded
 from lib.tests import small_models
+from lib.tests.engines.stand_in import import_worker, replayed
 from lib.trees import named
 
 VOCABULARY, PROMPT, TOKENS, BEYOND, END = 7, [1, 2, 3, 1, 2, 4], 60, 20, 5
@@ -82,18 +75,13 @@ def interface() -> Space:
 
 
 @pytest.fixture
-def worker(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ik_llama_cpp", Space(_ctypes_api=interface()))
-    monkeypatch.syspath_prepend(Path(driver.__file__).with_name("workers"))
-    before = {*sys.modules}
-    yield importlib.import_module("ik_llama_cpp_worker")
-    for name in {"ik_llama_cpp_worker", "draft_proposer", "text_index", "channel"} - before:
-        sys.modules.pop(name, None)
+def worker():
+    return import_worker("ik_llama_cpp_worker", ik_llama_cpp=Space(_ctypes_api=interface()))
 
 
-def decoded(worker, way: Way, num_tokens: int = TOKENS, ends=(), drafted=None, prompt=PROMPT) -> Space:
+def decoded(worker, way: Way, num_tokens: int = TOKENS, ends=(), drafted=None) -> Space:
     worker.start("model.gguf", 100, 1, **drafting(way))
-    return Space(**worker.decode([prompt], num_tokens, list(ends), drafted))
+    return Space(**worker.decode([PROMPT], num_tokens, list(ends), drafted))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -108,8 +96,7 @@ def test_text_is_the_plain_one_and_counts_are_those_of_replay(worker, tmp_path, 
     way = Way("", method, named(shape), shape, drafters[method], weights=folder)
     found = decoded(worker, way)
     assert found.tokens == [text[:TOKENS]] and found.accepted > 10
-    trace = read(None, {}, Texts(["a"], ["b"], [torch.tensor(PROMPT)], [text], [False]))
-    (sizes,) = rounds_of(way, Recorded(replace(trace, lengths=np.array([TOKENS - 1])), [torch.tensor(PROMPT)]), TOKENS)
+    sizes = replayed(way, torch.tensor(PROMPT), text, TOKENS)
     assert (found.drafts, found.drafted, found.accepted) == ((sizes[:, 0] > 0).sum(), *sizes[:, :2].sum(0))
     assert found.steps == len(sizes) and 0 <= found.drafting < found.seconds
 

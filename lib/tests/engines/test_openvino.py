@@ -1,16 +1,11 @@
 """OpenVINO GenAI: how its worker counts rounds, with a stand-in for its package; its settings and its look-up."""
 
-import importlib
-import sys
-from pathlib import Path
 from types import SimpleNamespace as Space
 
-import pytest
-
 from lib.drafters.drafter import UNKNOWN
-from lib.engines import driver
 from lib.engines.methods import PLAIN_WAY, Way, forced
 from lib.engines.openvino import FilledLookupDrafter, OpenVino, options_of
+from lib.tests.engines.stand_in import import_worker
 from lib.trees import named, shapes
 from lib.trees.growth import Eagle2
 
@@ -29,22 +24,14 @@ def pipeline(model, scheduler, device, properties):
                                                        if steps])
 
 
-@pytest.fixture
-def worker(monkeypatch):
-    monkeypatch.setitem(sys.modules, "openvino", Space(Tensor=lambda array: array))
-    monkeypatch.setitem(sys.modules, "openvino_genai", Space(
-        ContinuousBatchingPipeline=pipeline, SchedulerConfig=Space, draft_model=lambda folder, *_: folder,
-        GenerationConfig=lambda **options: Space(**{"num_assistant_tokens": None, **options})))
-    monkeypatch.syspath_prepend(Path(driver.__file__).with_name("workers"))
-    yield importlib.import_module("openvino_worker")
-    del sys.modules["openvino_worker"]
-
-
-def test_rounds_are_counted_by_what_they_give(worker):
+def test_rounds_are_counted_by_what_they_give():
     def decoded(way, prompts=1, drafted=None):
         worker.start("target", way.method, way.weights, options_of(way), {}, batch=2, batched_tokens=64)
         return worker.decode([[1, 2]] * prompts, sum(GIVEN), [], drafted)
 
+    worker = import_worker("openvino_worker", openvino=Space(Tensor=lambda array: array), openvino_genai=Space(
+        ContinuousBatchingPipeline=pipeline, SchedulerConfig=Space, draft_model=lambda folder, *_: folder,
+        GenerationConfig=lambda **options: Space(**{"num_assistant_tokens": None, **options})))
     assert "drafts" not in (plain := decoded(PLAIN_WAY, prompts=2)) and [*map(len, plain["tokens"])] == [8, 8]
     for method, shape, weights, drafted in (  # where 6, 5, 2 and no tokens fit
             ("prompt_lookup", shapes.chain(3), "", 9), ("eagle3/4x2", Eagle2(8, 2, 4), "head", 24),

@@ -1,11 +1,7 @@
 """transformers as an engine: its worker on small models counts what replay counts; its look-up as its own drafts."""
 
-import importlib
 from copy import deepcopy
-from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,11 +9,10 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from lib.engines import driver
-from lib.engines.transformers import CutLookupDrafter, EndedModelDrafter
-from lib.replay.recording import Texts, read
-from lib.replay.simulated import Recorded, rounds
+from lib.engines.methods import Way
+from lib.engines.transformers import CutLookupDrafter, EndedModelDrafter, Transformers
 from lib.tests import small_models
+from lib.tests.engines.stand_in import import_worker, replayed
 from lib.trees import shapes
 
 MODELS = {"target": small_models.llama(3), "drafter": small_models.related(small_models.llama(3), 4, 0.3)}
@@ -27,8 +22,7 @@ PROMPTS, TOKENS, DRAFTED = small_models.prompts(5, (9, 6, 12)), 24, 3
 @pytest.fixture
 def decode(monkeypatch):
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda name, dtype: deepcopy(MODELS[name]))
-    monkeypatch.syspath_prepend(Path(driver.__file__).with_name("workers"))
-    worker = importlib.import_module("transformers_worker")
+    worker = import_worker("transformers_worker")
 
     def decode(method, *prompts, tokens=TOKENS, drafter="", ends=(), drafted=None, **options):
         worker.start("target", method, DRAFTED, drafter, options, torch.float64, torch.get_num_threads())
@@ -38,22 +32,17 @@ def decode(monkeypatch):
 
 
 @pytest.mark.parametrize("method, name, drafter, options", [
-    ("prompt_lookup", "", CutLookupDrafter([], 2),
-     {"prompt_lookup_num_tokens": DRAFTED, "max_matching_ngram_size": 2}),
+    ("prompt_lookup", "", CutLookupDrafter([], 2), {"prompt_lookup_num_tokens": DRAFTED, "max_matching_ngram_size": 2}),
     ("assistant_model", "drafter", EndedModelDrafter(MODELS["drafter"], [0]), {})])
 def test_rounds_start_at_the_prompts_last_token_and_are_those_of_replay(decode, method, name, drafter, options):
     """Look-up gives a draft its whole length wherever a token fits; a draft model shortens it to what fits."""
+    (of_engine,) = (one for one in Transformers.methods if one.name == method)
+    way = Way("", method, shapes.chain(DRAFTED), drafter=drafter, ending=of_engine.ending, at_prompt=True)
     for prompt in PROMPTS:
         (text,) = decode("plain", prompt, tokens=TOKENS + DRAFTED + 1)["tokens"]
-        found = decode(method, prompt, drafter=name, **options)
-        trace = read(None, {}, Texts(["a"], ["a"], [prompt[:-1]], [[int(prompt[-1]), *text]], [False]))
-        trace = replace(trace, lengths=np.array([TOKENS]))
-        walk = rounds(Recorded(trace, [prompt[:-1]]), drafter, shapes.chain(DRAFTED))
-        room = TOKENS - 1 - walk.starts
-        sizes = np.minimum(walk.drafted, room) if name else walk.drafted * (room > 0)
+        found, sizes = decode(method, prompt, drafter=name, **options), replayed(way, prompt, text, TOKENS)
         assert found["tokens"] == [text[:TOKENS]] and found["prefill"] < found["seconds"]
-        assert (found["drafts"], found["drafted"]) == ((sizes > 0).sum(), sizes.sum())
-        assert found["accepted"] == np.minimum(walk.accepted, room).sum()
+        assert (found["drafts"], found["drafted"], found["accepted"]) == ((sizes[:, 0] > 0).sum(), *sizes[:, :2].sum(0))
 
 
 def test_forced_drafts_are_not_accepted_and_prompts_are_decoded_together_plainly_alone(decode):
