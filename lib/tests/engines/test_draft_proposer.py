@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from lib.drafters import text_index
 from lib.drafters.combined import CombinedDrafter
+from lib.drafters.drafter import FirstBranch
 from lib.drafters.text_drafters import NgramDrafter, SuffixAutomatonDrafter, save_tables
 from lib.engines.workers import draft_proposer
 from lib.tests.drafters.test_text_drafters import VOCABULARY, numbered, tables
 from lib.trees import shapes
-from lib.trees.tree import ROOT
 
 WINDOW, ROWS = 64, 4
 TEXTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=20, max_size=40)  # read from their first token on
@@ -40,14 +40,9 @@ def drafts_of(proposer, texts, sampled=None):
 
 
 def first_branch(drafter, text, tokens):
-    """The favourites of what a drafter of lib drafts for a chain: all of it where it is a chain."""
-    drafter.start([torch.tensor(text)])
-    (draft,) = drafter.propose(shapes.chain(tokens), None)
-    node, branch = ROOT, []
-    while below := draft.tree.children(node):
-        node = below[0]
-        branch.append(draft.token_list[node])
-    return branch
+    """The tokens of what a drafter of lib drafts for a chain, of a tree the favourites."""
+    (kept := FirstBranch(drafter)).start([torch.tensor(text)])
+    return kept.propose(shapes.chain(tokens), None)[0].token_list[1:]
 
 
 def test_the_index_of_texts_needs_the_standard_library_alone():
@@ -101,7 +96,8 @@ def test_a_row_that_moves_is_not_read_again(monkeypatch):
 
 def test_drafts_end_before_the_window_and_obey_the_schedule():
     ours, loop = proposer("Sam", 4, schedule=[[1, 1, 9], [2, 2, 1], [3, 3, 0]]), [0, 1, 2, 3] * WINDOW
-    assert [len(drafts_of(ours, [loop[:length]])[0]) for length in range(WINDOW - 6, WINDOW + 1)] == [4, 4, 3, 2, 1, 0, 0]
+    lengths = range(WINDOW - 6, WINDOW + 1)
+    assert [len(drafts_of(ours, [loop[:length]])[0]) for length in lengths] == [4, 4, 3, 2, 1, 0, 0]
     assert [drafts_of(ours, [loop[:20]] * batch) for batch in (2, 3, 4)] == [[[0]] * 2, [[]] * 3, [[]] * 4]
     assert drafts_of(ours, [loop[:20]] * 3, [[3], [], []]) == [[0, 1, 2, 3], [], []], "one row drafts"
 

@@ -1,6 +1,4 @@
-"""Weights as engines read them: EAGLE-3 heads in their authors' layout with the same drafts, GGUF files with the same
-weights.
-"""
+"""Weights as engines read them: EAGLE-3 heads that draft the same, GGUF files that hold the same model."""
 
 import json
 from types import SimpleNamespace

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    DynamicCache,
-    Lfm2Config,
-    MambaConfig,
-    MistralConfig,
-    MixtralConfig,
-    Qwen3NextConfig,
-)
+import transformers
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from lib.engines import measure_served
 from lib.study import costs_files
@@ -68,8 +61,8 @@ def test_the_script_times_the_tokens_of_a_text():
 
 
 @pytest.mark.parametrize("config", [
-    MistralConfig(sliding_window=8, **SIZES), MixtralConfig(num_local_experts=4, **SIZES),
-    Lfm2Config(layer_types=["conv", "full_attention"], **SIZES)], ids=lambda config: config.model_type)
+    transformers.MistralConfig(sliding_window=8, **SIZES), transformers.MixtralConfig(num_local_experts=4, **SIZES),
+    transformers.Lfm2Config(layer_types=["conv", "full_attention"], **SIZES)], ids=lambda config: config.model_type)
 def test_windows_mixtures_and_convolutions_are_timed_on_the_same_text_again(config, monkeypatch):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
@@ -82,9 +75,11 @@ def test_windows_mixtures_and_convolutions_are_timed_on_the_same_text_again(conf
 
 
 @pytest.mark.parametrize("config, name", [
-    (Qwen3NextConfig(layer_types=["linear_attention", "full_attention"], num_experts=4, num_experts_per_tok=2,
-                     moe_intermediate_size=16, head_dim=8, **SIZES), "DynamicLayer, LinearAttentionLayer"),
-    (MambaConfig(vocab_size=small_models.VOCABULARY, hidden_size=32, num_hidden_layers=2), "NoneType|Linear")],
+    (transformers.Qwen3NextConfig(layer_types=["linear_attention", "full_attention"], num_experts=4, head_dim=8,
+                                  num_experts_per_tok=2, moe_intermediate_size=16, **SIZES),
+     "DynamicLayer, LinearAttentionLayer"),
+    (transformers.MambaConfig(vocab_size=small_models.VOCABULARY, hidden_size=32, num_hidden_layers=2),
+     "NoneType|Linear")],
     ids=["hybrid", "mamba"])
 def test_a_cache_that_cannot_be_cropped_is_refused_by_name(config, name, monkeypatch):
     model = AutoModelForCausalLM.from_config(config).eval()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import GenerationConfig
 
-from lib.engines.methods import FORCED, PLAIN_WAY, Method, Way
+from lib.engines.methods import PLAIN_WAY, Method, Way
 from lib.engines.registry import CHAIN, ENGINES, GROWN, lines, parse
 from lib.engines.vllm import CONFIG, NUM_TOKENS, PROPOSER, SCHEDULE, ranges
 from lib.forward import load_pair
@@ -35,9 +35,9 @@ def options(text: str) -> dict[str, str]:
 
 
 def keywords(text: str) -> dict[str, object]:
-    """The constant keywords of the last Python call."""
-    call = ast.parse(text.rpartition("; ")[2].replace("**inputs, ", ""), mode="eval").body
-    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    """The constant keywords of the last call of a line of Python."""
+    call = ast.parse(text).body[-1].value
+    return {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg}
 
 
 def tokens_of(name: str, text: str) -> int:
@@ -59,7 +59,7 @@ def test_a_line_says_what_the_setting_says(name, method, tokens):
     assert ENGINES[name].line(PLAIN_WAY) == ""
 
 
-def test_engines_run_what_they_have(pair):
+def test_engines_run_what_they_have_and_a_drafter_without_a_folder_or_tables_is_left_out(pair):
     named = {spec: [row["engine"] for row in lines(pair, spec, 3, {})] for spec in SPECS}
     assert named["lookup"] == ["vLLM, ngram", "llama.cpp, ngram-simple", "ik_llama.cpp, lookup",
                                "OpenVINO GenAI, prompt_lookup", "transformers, prompt_lookup", "SGLang (not run here)"]
@@ -68,9 +68,6 @@ def test_engines_run_what_they_have(pair):
                               "transformers, assistant_model"], "base is no GGUF file"
     assert not lines(pair, "adaptive", 3, {}) and not lines(pair, "lookup", 0, {})
     assert lines(pair, "model", 3, {})[0]["setting"].count("data/models/tiny-base") == 1, "from the root on"
-
-
-def test_a_drafter_without_a_folder_or_tables_is_left_out():
     model = small_models.llama(3)
     model.name_or_path = "org/target"
     made = SimpleNamespace(target=model, target_name="t", draft_model=model)
@@ -89,43 +86,23 @@ def test_a_head_is_exported_for_a_chain_and_for_a_tree_that_grows(monkeypatch):
 
 
 def test_transformers_takes_its_lines():
-    class AutoModelForCausalLM:
-        def from_pretrained(place):
-            return SimpleNamespace(generation_config=GenerationConfig(), place=place)
-
-    names = {"AutoModelForCausalLM": AutoModelForCausalLM}
-    exec(ENGINES["transformers"].line(Way("", "assistant_model", chain(7), weights="org/drafter")), names)
-    config = names["assistant_model"].generation_config
-    assert names["assistant_model"].place == "org/drafter" and config.num_assistant_tokens == 7
-    assert config.assistant_confidence_threshold == 0.0 and config.num_assistant_tokens_schedule == "constant"
-
-
-# ------------------------------------------------------------------------------------------------------------ schedule
-
-
-def scheduled_tokens(schedule, most_batch: int) -> list[int]:
-    """The number of draft tokens at batch sizes 1 to `most_batch`, as vLLM's `build_dynamic_sd_schedule_lookup` has it:
-    what comes after the last range has the number before it.
-    """
-    found, last = {}, 0
-    for first, end, tokens in schedule:
-        assert last < first <= end and (last or first == 1) and tokens >= 0, schedule
-        found |= dict.fromkeys(range(first, end + 1), tokens)
-        last = end
-    return [found.get(batch, schedule[-1][2]) for batch in range(1, most_batch + 1)]
+    line = ENGINES["transformers"].line(Way("", "assistant_model", chain(7), weights="org/drafter"))
+    (config := GenerationConfig()).update(**keywords(line))
+    assert config.num_assistant_tokens == 7 and config.assistant_confidence_threshold == 0.0
+    assert config.num_assistant_tokens_schedule == "constant" and "from_pretrained('org/drafter')" in line
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.integers(1, 64), st.integers(0, 9), min_size=1, max_size=6))
 def test_vllm_drafts_at_each_batch_size_as_many_as_are_recommended_there(lengths):
-    """Between two batch sizes as many as at the smaller one; 0 is plain decoding."""
-    expected, last = [], lengths[min(lengths)]
-    for batch in range(1, 71):
-        last = lengths.get(batch, last)
-        expected.append(last)
-    assert scheduled_tokens(ranges(lengths), 70) == expected
+    """Between two batch sizes as many as at the smaller one; 0 is plain decoding. vLLM takes the last range beyond."""
+    schedule, batches = ranges(lengths), range(1, max(lengths) + 1)
+    smaller = [max([size for size in lengths if size <= batch], default=min(lengths)) for batch in batches]
+    assert all(first <= last for first, last, _ in schedule)
+    assert [(batch, tokens) for first, last, tokens in schedule for batch in range(first, last + 1)] == [
+        (batch, lengths[size]) for batch, size in zip(batches, smaller)]
     for method, has_schedule in (("ngram", True), ("suffix", False)):
-        way = Way("", method, chain(1), weights="", schedule=ranges(lengths))
+        way = Way("", method, chain(1), weights="", schedule=schedule)
         config = json.loads(options(ENGINES["vllm"].line(way))[CONFIG])
         assert (SCHEDULE in config) == has_schedule
         assert config[NUM_TOKENS] == (max([1, *lengths.values()]) if has_schedule else 1)
@@ -133,14 +110,10 @@ def test_vllm_drafts_at_each_batch_size_as_many_as_are_recommended_there(lengths
 
 def test_our_proposer_has_a_schedule_of_its_own(pair):
     rows = lines(pair, "sam", 4, {1: 4, 4: 2, 8: 0})
-    text = next(row["setting"] for row in rows if row["engine"] == "vLLM, custom_class/sam")
-    given = options(text)
+    (given,) = (options(row["setting"]) for row in rows if row["engine"] == "vLLM, custom_class/sam")
     assert json.loads(given["additional-config"]) == {PROPOSER: {"schedule": [[1, 3, 4], [4, 7, 2], [8, 8, 0]]}}
     assert json.loads(given[CONFIG]) == {"method": "custom_class", NUM_TOKENS: 4, "model": "draft_proposer.Sam"}
     assert "schedule" not in "".join(row["setting"] for row in lines(pair, "sam", 4, {1: 4, 8: 4}))
-
-
-# --------------------------------------------------------------------------------------------------------------- names
 
 
 @pytest.mark.parametrize(("spec", "message"), [
@@ -155,5 +128,3 @@ def test_an_engine_that_is_none_is_named(spec, message):
 def test_an_engine_has_its_format_and_options():
     engine = parse("vllm:bfloat16:compiled")
     assert (engine.name, engine.dtype, engine.compiled) == ("vllm:bfloat16:compiled", "bfloat16", True)
-    assert parse("llama.cpp:stored").dtype == "stored" and not parse("transformers").batches
-    assert FORCED not in {method.name for _, method, _ in METHODS}
