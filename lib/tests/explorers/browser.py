@@ -10,7 +10,13 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import nbformat
+import pytest
+
+from lib.lab import execute
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 HARNESS = """<iframe src="PAGE" width="1200" height="900"></iframe><pre id="result"></pre><script>
 onload = async () => {
   const page = document.querySelector("iframe").contentWindow, all = (css) => [...page.document.querySelectorAll(css)];
@@ -20,6 +26,15 @@ onload = async () => {
   try { result = await (async () => { SCRIPT })(); } catch (error) { result = String(error); }
   document.querySelector("#result").textContent = JSON.stringify(result);
 };</script>"""
+
+
+def write_report(html: str, folder: Path) -> None:
+    """The page report.html of a report in which a cell displays this HTML, and the pages beside it."""
+    output = nbformat.v4.new_output("display_data", {"text/html": html})
+    cells = [nbformat.v4.new_markdown_cell("# Report"), nbformat.v4.new_code_cell("", outputs=[output])]
+    (folder / "executed").mkdir()
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "executed" / "06_report.ipynb")
+    execute.pages(folder / "executed", folder)
 
 
 def result_of(script: str, page: str, folder: Path):

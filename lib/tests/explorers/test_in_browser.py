@@ -1,14 +1,8 @@
 """What a hand does in a browser moves the frames of a page."""
 
-import nbformat
-import pytest
-
-from lib.lab import execute
-from lib.tests.explorers.browser import CHROMIUM, result_of
+from lib.tests.explorers.browser import needs_browser, result_of, write_report
 from lib.trees import picture
 from lib.trees.tree import Tree
-
-needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 
 @needs_browser
@@ -18,11 +12,7 @@ def test_a_pages_slider_shows_one_round_at_a_time_and_nodes_tell_their_numbers(t
                               {"drafter": [1, 0.5, 0.25, float("nan")]}) + picture.mask_svg(Tree([-1, 0, 0]))
     parts = {"round 1": drawn, "round 2": drawn, "grown": picture.accepted_svg({"0": 0.5, "1": 0.1}, "kary:2")}
     html = picture.frames(parts, label="round", hint="point") + "<script>document.title = 'foreign'</script>"
-    report = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("", outputs=[
-        nbformat.v4.new_output("display_data", {"text/html": html})])])
-    (tmp_path / "executed").mkdir()
-    nbformat.write(report, tmp_path / "executed" / "06_report.ipynb")
-    execute.pages(tmp_path / "executed", tmp_path)
+    write_report(html, tmp_path)
     first, second, pointed, rows, focused, title = result_of("""
         const shown = () => all(".frame").map((one) => page.getComputedStyle(one).display !== "none");
         const slider = all("input[type=range]")[0], words = () => all(".frames + p")[0].textContent;

@@ -81,19 +81,13 @@ def test_drafters_that_are_no_language_model_are_shown_without_probabilities(dra
     assert re.search(r">(<1|&lt;1|\d+)%</text>", drawn) and "%/" not in drawn, "the target's alone"
 
 
-def test_a_round_that_passes_the_limit_counts_whole_and_writes_what_fits():
-    full = walked("chain:5", LanguageModelDrafter(MODEL), new=13)  # its own drafter: 1, then 6 per round
-    short = walked("chain:5", LanguageModelDrafter(MODEL), new=11)
-    assert [step.fresh for step in full] == [6, 6] and [step.fresh for step in short] == [6, 4]
-    assert short[1].accepted == full[1].accepted and (short[1].number, short[1].so_far.acceptance_length) == (2, 5.0)
-    assert "the text ends after the first 4" in describe_round(short[1], 50.0)
-    assert "ends" not in describe_round(full[1], 50.0)
-    assert "tokens per second after the first round (50 plainly)." in describe_round(full[1], 50.0)
-
-
-def test_without_a_round_there_is_no_step():
-    first = Letters.ids(walked()[0].text[1][0])[0]
-    assert walked(eos=(first,)) == [] and walked(new=1) == []
+def test_the_round_that_passes_the_limit_counts_whole_and_without_a_round_there_is_no_step():
+    first, last = walked("chain:5", LanguageModelDrafter(MODEL), new=11)  # its own drafter: 1 token, then 6 per round
+    assert (first.fresh, last.fresh) == (6, 4) and len(last.accepted) == 5 == last.so_far.acceptance_length
+    assert "the text ends after the first 4" in describe_round(last, 50.0)
+    assert "ends" not in describe_round(first, 50.0)
+    (end,) = Letters.ids(walked()[0].text[1][0])
+    assert walked(eos=(end,)) == [] and walked(new=1) == []
 
 
 @settings(deadline=None, max_examples=100)
