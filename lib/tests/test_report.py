@@ -64,12 +64,6 @@ def near(printed: str, value: float) -> bool:
     return abs(float(printed) - value) <= 0.500001 * 10.0 ** -len(printed.partition(".")[2])
 
 
-def resampled(top: pd.Series, bottom: pd.Series) -> np.ndarray:
-    """The 95 % interval of sum(top) / sum(bottom) over prompts [P] by an ordinary bootstrap."""
-    weights = np.random.default_rng(1).multinomial(len(top), np.full(len(top), 1 / len(top)), 4000)
-    return np.quantile((weights @ top.to_numpy()) / (weights @ bottom.to_numpy()), (0.025, 0.975))
-
-
 def said(sentence: str, text: str) -> list[tuple[str, ...]]:
     """What stands in the places {} of a sentence, each time that a text has it; marks of Markdown do not count."""
     pattern = re.escape(sentence).replace(r"\{\}", r"(\S+?)").replace(r"\ ", r"\s+")
@@ -125,10 +119,9 @@ def test_each_number_of_the_findings_follows_from_its_table(shown, rounds):
     assert near(tree[0], others.max()) and near(chain, lengths[f"chain:{longest}"])
     assert near(reached, 100 * lengths[f"chain:{short}"] / lengths[f"chain:{longest}"])
     for ends, shape in ((tree[1:], others.idxmax()), ((low, high), f"chain:{longest}")):
-        by_prompt = rounds[rounds["shape"] == shape].groupby("prompt")[["accepted", "rounds"]].sum()
-        expected = resampled(by_prompt["accepted"], by_prompt["rounds"])
-        atol = 0.3 * np.ptp(expected) + 0.02  # of few prompts the report's interval is wider than a percentile's
-        assert ends[0] is None or np.allclose(np.array(ends, float), expected, atol=atol), shape
+        part = rounds[rounds["shape"] == shape]
+        row = stats.summarise(part, ["shape"], "accepted", "rounds", np.random.default_rng(1)).iloc[0]
+        assert ends[0] is None or np.allclose(np.array(ends, float), (row["low"], row["high"]), atol=0.03), shape
 
     costs = costs[costs["backend"] == answers["backend"].iloc[0]].set_index(["batch", "method", "nodes"])["ms"]
     nodes = int(re.search(r"checks (\d+) draft tokens", price)[1])
@@ -202,7 +195,7 @@ def test_the_tables_show_rate_and_length_of_every_pair_shape_and_budget(shown, r
     assert f"chain:3: rate {accepted / drafted:.2f}; τ {1 + accepted / count:.2f}; " in published
 
 
-def test_costs_predictions_races_and_drafters_follow_from_their_tables(shown):
+def test_costs_predictions_races_drafters_and_formats_follow_from_their_tables(shown):
     answers, costs, timed, prompts, texts, rounds = (tables.read(REFERENCE, f"05_{name}") for name in (
         "answers", "costs", "timed", "prompts", "texts", "rounds"))
     report, chapter, reference = "\n".join(shown["text"]), chapter_text("05"), answers["backend"].iloc[0]
@@ -238,10 +231,7 @@ def test_costs_predictions_races_and_drafters_follow_from_their_tables(shown):
     for speed, batch in re.findall(r"([\d.]+) times as fast at batch (\d+)", report):
         assert near(speed, np.exp(whole[reference, int(batch), winners[int(batch)]])), batch
 
-
-def test_the_pace_of_number_formats_is_that_of_costs_times_speeds(shown):
     formats = next(frame for frame in shown["frame"] if "tokens per second" in frame)
-    costs, answers = (tables.read(REFERENCE, f"05_{name}") for name in ("costs", "answers"))
     for backend, row in formats.iterrows():
         (milliseconds,) = costs.query("backend == @backend and batch == 1 and method == 'plain'")["ms"]
         speed = answers.query("backend == @backend and batch == 1 and role == 'recommended'")["value"].item()
