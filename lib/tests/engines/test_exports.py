@@ -27,11 +27,6 @@ SHAPES = {"fc.weight": (H, 3 * H), "norm.weight": (H,), "midlayer.input_layernor
           "midlayer.mlp.down_proj.weight": (H, H)}
 
 
-def saved(folder, **changed):
-    heads.save(small_heads.head("eagle3", TARGET, **changed), folder)
-    return folder
-
-
 @torch.no_grad()
 def drafts(folder):
     drafter = make("eagle3", SimpleNamespace(target=TARGET), {"folder": str(folder)})
@@ -45,7 +40,8 @@ def drafts(folder):
 
 @pytest.mark.parametrize("drafted", [None, DRAFTED])
 def test_an_exported_head_has_the_layout_of_engines_and_drafts_the_same(drafted, tmp_path):
-    ours = saved(tmp_path / "ours", draft_vocab_size=drafted)
+    ours = tmp_path / "ours"
+    heads.save(small_heads.head("eagle3", TARGET, draft_vocab_size=drafted), ours)
     into = exports.write_head(ours, TARGET, tmp_path / "exported")
     tensors, config = load_file(into / "model.safetensors"), json.loads((into / "config.json").read_text())
     maps = {"d2t": (DRAFTED,), "t2d": (V,)} if drafted else {}
@@ -64,8 +60,9 @@ def test_an_exported_head_has_the_layout_of_engines_and_drafts_the_same(drafted,
 @pytest.mark.parametrize("features", [[4, 2, 5], [2, 2, 5]])
 def test_features_that_engines_do_not_hand_over_are_refused(features, tmp_path):
     """Engines sort features and drop repeated ones."""
+    heads.save(small_heads.head("eagle3", TARGET, feature_layers=features), tmp_path)
     with pytest.raises(ValueError, match="of a target of 8 layers; engines hand over different ones below 8"):
-        exports.write_head(saved(tmp_path, feature_layers=features), TARGET, tmp_path / "exported")
+        exports.write_head(tmp_path, TARGET, tmp_path / "exported")
 
 
 @pytest.mark.parametrize("layers, read", [(30, [2, 15, 27]), (7, [2, 3, 4]), (5, [2, 3, 4]), (3, [0, 1, 2]), (1, [0])])
