@@ -40,7 +40,7 @@ DRAFTED = 4096  # tokens that heads draft
 BLOCK = {"block_size": 4, "shifted": True, "qk_norm": False, "learned_places": True}
 HEADS = {"dspark": BLOCK | {"markov_rank": 64}, "dflash": BLOCK, "medusa": OPTIONS["medusa"], "eagle3": {}}
 PROMPTS = dict(prompts="", choose_prompts=2, judge_prompts=6, new_tokens=128, seed=PLAN.seed)
-NODES = (4, 8, 16, 32)  # of a draft, the root included
+ROWS = (4, 8, 16, 32)  # of a check: a draft and the root
 TURNS, TIMED_TOKENS = 7, 16  # calls of each way, of which the first warms up, and their tokens
 
 
@@ -72,7 +72,7 @@ def replay(pair) -> tuple[Bench, list[Way], pd.DataFrame]:
     bench = of_pair(pair, Store(FOLDER / mark, "05", mark), SimpleNamespace(**PROMPTS), None, {1: 0}, recording.AHEAD)
     recorded = acceptance.record(bench, drafters)
     bench = without_loops(bench)
-    ways = static_ways(bench, recorded, drafters, NODES[-1] - 1)
+    ways = static_ways(bench, recorded, drafters, ROWS[-1] - 1)
     replayed = acceptance.replay(bench, recorded, ways, range(len(bench.parts)))
     return bench, ways, pd.DataFrame([
         dict(head=way.method, form="chain" if way.is_chain else "tree", size=1 + way.nodes, shape=way.shape_name,
@@ -84,17 +84,17 @@ def compare(rounds: pd.DataFrame, generator: np.random.Generator) -> pd.DataFram
     """The chain and the tree of each head and size that accept most per round on choosing prompts: what they accept on
     judging prompts, and how much more than those of `dflash`, and than the head's chain.
     """
-    judged, by = [], ["head", "form", "nodes"]
-    for nodes in NODES:
-        fitting = rounds[rounds["size"] <= nodes].set_index(["head", "form", "shape"])
+    judged, by = [], ["head", "form", "rows"]
+    for rows in ROWS:
+        fitting = rounds[rounds["size"] <= rows].set_index(["head", "form", "shape"])
         sums = fitting[fitting["part"] == CHOOSING].groupby(level=[0, 1, 2], sort=False)[["accepted", "rounds"]].sum()
         best = (sums["accepted"] / sums["rounds"]).groupby(level=[0, 1], sort=False).idxmax()
-        judged.append(fitting[fitting.index.isin(best) & (fitting["part"] == JUDGING)].assign(nodes=nodes))
+        judged.append(fitting[fitting.index.isin(best) & (fitting["part"] == JUDGING)].assign(rows=rows))
     judged, columns = pd.concat(judged).reset_index(), ("accepted", "rounds", generator)
     return pd.concat([
         stats.summarise(judged, by, *columns).assign(quantity="accepted"),
-        stats.compare(judged, ["form", "nodes"], "head", "dflash", *columns).assign(quantity="accepted over dflash"),
-        stats.compare(judged, ["head", "nodes"], "form", "chain", *columns).assign(quantity="accepted over chain"),
+        stats.compare(judged, ["form", "rows"], "head", "dflash", *columns).assign(quantity="accepted over dflash"),
+        stats.compare(judged, ["head", "rows"], "form", "chain", *columns).assign(quantity="accepted over chain"),
     ]).merge(judged[[*by, "shape"]].drop_duplicates())
 
 
@@ -134,7 +134,7 @@ def main() -> None:
     table = table.assign(parameters=table["head"].map(parameters)).round(4)
     facts = provenance.commit() | dict(machine=provenance.machine(), versions=provenance.imported(), plan=asdict(PLAN),
                                        drafted=DRAFTED, heads=HEADS, prompts=PROMPTS)
-    table[["head", "quantity", "form", "nodes", "shape", "parameters", *stats.FIELDS]].to_csv(TABLE, index=False)
+    table[["head", "quantity", "form", "rows", "shape", "parameters", *stats.FIELDS]].to_csv(TABLE, index=False)
     TABLE.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")
 
 
