@@ -117,7 +117,6 @@ class Worker(Running):
 
     def decode(self, prompts: Sequence[Sequence[int]], new_tokens: int, ends: Sequence[int] = (),
                drafted: int | None = None) -> Decoded:
-        """As `Running.decode`."""
         return Decoded(**self.ask("decode", prompts=prompts, new_tokens=new_tokens, ends=list(ends), drafted=drafted))
 
     def ask(self, handler: str, **arguments):

@@ -37,7 +37,6 @@ class Environment:
 
     @property
     def folder(self) -> Path:
-        """Where it is, or will be."""
         return HOME / self.name
 
     @property

@@ -62,6 +62,11 @@ def eagle3_head(pair) -> str:
     return str(write_head(folder_of(pair.target_name, "eagle3"), pair.target, WEIGHTS / f"{pair.target_name}-eagle3"))
 
 
+def ngram_tables(pair) -> str:
+    """The folder of the n-gram tables of a pair's target."""
+    return str(folder_of(pair.target_name, files.NGRAMS).resolve())
+
+
 def write_head(source: str | Path, target, made: Path) -> Path:
     """Writes the EAGLE-3 head in a folder for a target to `made`, in the target's dtype, with the rows of the target's
     output layer for the tokens that it drafts. Returns `made`. Checked with vLLM 0.32.

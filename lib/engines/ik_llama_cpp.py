@@ -6,8 +6,6 @@ As package 0.1.5 works. The server of that engine takes chains alone; its cache 
 from pathlib import Path
 
 from lib.attention.registration import takes_chains
-from lib.drafters.heads.files import NGRAMS
-from lib.drafters.registry import folder_of
 from lib.engines import exports
 from lib.engines.driver import Engine, Worker
 from lib.engines.environments import Environment
@@ -18,23 +16,17 @@ ENVIRONMENT = Environment(
     "ik_llama.cpp", [("install", "ik-llama-cpp-python==0.1.5", "safetensors==0.8.0")], "MIT", gigabytes=0.2, minutes=1,
     notes=["it is built for processors with AVX2, and drafts from text alone, with chains and static trees"])
 SHAPES = {"chain:{}": 1, "independent:2@{}": 3, "independent:4@{}": 5, "kary:2@{}": 5}  # with their fewest draft tokens
-LOOKUPS = {"lookup": "lookup", "sam": "sam"}  # drafters, and their names in the worker
-TABLES = {"ngrams": "ngrams", "combined:behind=ngrams": "combined"}  # those that read tables
+TABLES = exports.ngram_tables
+DRAFTERS = {"lookup": Method.weights, "sam": Method.weights, "ngrams": TABLES, "combined:behind=ngrams": TABLES}
 WORKER = "ik_llama_cpp_worker.py"
-
-
-def tables_of(pair) -> str:
-    """The folder of the n-gram tables of a pair's target."""
-    return str(folder_of(pair.target_name, NGRAMS).resolve())
 
 
 class IkLlamaCpp(Engine):
     """It decodes one prompt at a time. Keys and values are float16 in all formats: its process dies of float32 ones."""
 
     title, environment, words, batches = "ik_llama.cpp", ENVIRONMENT, (*Engine.words, STORED), False
-    methods = tuple(Method(spec, name, weights, shape=shape.format, least=least)
-                    for drafters, weights in ((LOOKUPS, Method.weights), (TABLES, tables_of))
-                    for spec, name in drafters.items() for shape, least in SHAPES.items())
+    methods = tuple(Method(spec, spec.partition(":")[0], weights, shape=shape.format, least=least)
+                    for spec, weights in DRAFTERS.items() for shape, least in SHAPES.items())
 
     def command(self, way: Way) -> str:
         """The call of the worker's function, whose `decode` then drafts so."""
@@ -43,14 +35,12 @@ class IkLlamaCpp(Engine):
         return f"{script}: start(MODEL, WINDOW, THREADS, {settings})"
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
-        """As `Engine.start`. ValueError for a target that is no GGUF file, or whose layers have a state."""
-        file = file_of(self.target)
+        """As `Engine.start`. ValueError for a target whose layers have a state."""
         if takes_chains(self.target.config):
-            raise ValueError(f"{file} has layers that keep a state of one sequence, so that {self.title} checks no "
-                             "tree with it; choose the engine llama.cpp")
-        file = file if self.dtype == STORED else exports.target_file(file, self.dtype)
+            raise ValueError(f"{file_of(self.target)} has layers that keep a state of one sequence, so that "
+                             f"{self.title} checks no tree with it; choose the engine llama.cpp")
         return Worker(self.title, ENVIRONMENT.python, WORKER, log, {"OMP_NUM_THREADS": str(self.threads)},
-                      model=str(file), window=window, threads=self.threads, **drafting(way))
+                      model=str(file_of(self.target, self.dtype)), window=window, threads=self.threads, **drafting(way))
 
 
 def drafting(way: Way) -> dict[str, object]:

@@ -58,12 +58,12 @@ class NgramSimple(TextDrafter):
         return merge(text[-1], [following] if len(following) >= n else [])
 
 
-def file_of(model) -> Path:
-    """The GGUF file of a target. ValueError for another."""
+def file_of(model, dtype: str = STORED) -> Path:
+    """The GGUF file of a target, in float32 or bfloat16 one that is made of it. ValueError for another target."""
     if not (file := getattr(model, "gguf_file", "")):
         raise ValueError(f"{model.name_or_path} is no GGUF file, which llama.cpp reads; convert it with llama.cpp's "
                          "own script, and give that file")
-    return Path(file)
+    return Path(file) if dtype == STORED else exports.target_file(Path(file), dtype)
 
 
 class LlamaCpp(Engine):
@@ -78,19 +78,16 @@ class LlamaCpp(Engine):
                ending=shortened))
 
     def command(self, way: Way) -> str:
-        """The options of the server."""
         return OPTIONS[way.method].format(drafter=shlex.quote(way.weights or ""), nodes=way.nodes,
                                           matched=min(LONGEST, way.nodes))
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
-        """As `Engine.start`. ValueError for a target that is no GGUF file."""
-        file = file_of(self.target)
-        file = file if self.dtype == STORED else exports.target_file(file, self.dtype)
         kind, positions = FORMATS[self.dtype], batch * (window + 2 * way.nodes + 2)
-        general = (f"--threads {self.threads} --threads-batch {self.threads} --parallel {batch} --kv-unified "
+        general = (f"--model {shlex.quote(str(file_of(self.target, self.dtype)))} "
+                   f"--threads {self.threads} --threads-batch {self.threads} --parallel {batch} --kv-unified "
                    f"--ctx-size {positions} -ctk {kind} -ctv {kind} -ctkd {kind} -ctvd {kind} --cache-ram 0 --metrics "
                    "--offline --no-ui --cors-origins http://127.0.0.1"
                    + " --flash-attn off" * (self.dtype == "float32")
                    + " --no-repack" * ("amx_tile" in processor.flags()))
         return Worker(self.title, ENVIRONMENT.python, "llama_cpp.py", log, {}, drafts=way.method != PLAIN,
-                      arguments=["--model", str(file), *general.split(), *shlex.split(self.command(way))])
+                      arguments=shlex.split(f"{general} {self.command(way)}"))

@@ -5,19 +5,16 @@ What is said of it holds for 2026.4.
 """
 
 import tempfile
+from itertools import product
 from pathlib import Path
 
-from lib.drafters.drafter import UNKNOWN, merge
-from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
 from lib.engines.driver import Engine, Worker
 from lib.engines.environments import Environment
 from lib.engines.methods import FORCED, LONGEST, PLAIN, Method, Way, cut, shortened
 from lib.engines.vllm import NgramDrafter
 from lib.lab import provenance
-from lib.trees.growth import Eagle2, Growth
-from lib.trees.tree import Tree
-from lib.verify.draft import Draft
+from lib.trees.growth import Eagle2
 
 ENVIRONMENT = Environment(
     "openvino", [("install", "openvino-genai==2026.4.1.0", "openvino==2026.4.1", "openvino-tokenizers==2026.4.1.0",
@@ -27,7 +24,7 @@ ENVIRONMENT = Environment(
     "Apache-2.0", 1.7, 3, ["weights are exported to OpenVINO's form with PyTorch: its build for processors is enough",
                            "in bfloat16 on processors with AMX it needs two threads: with one its process dies"])
 LOOKUP, DRAFT_MODEL, EAGLE3 = "prompt_lookup", "draft_model", "eagle3"
-WIDTHS, DEPTHS = (2, 4), (2, 3, 4, 6)  # of trees: the nodes of a level that get as many children each, and levels
+UNKNOWN = -1  # in the place of a draft token that look-up does not find
 WEIGHTS = {"float32": "fp32", "bfloat16": "fp16"}  # of the exported files; they are computed with in the number format
 
 
@@ -36,16 +33,8 @@ class FilledLookupDrafter(NgramDrafter):
     shape's depth with UNKNOWN, since the engine checks as many tokens in each round, found or not.
     """
 
-    def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
-        """One chain."""
-        root, *drafted = super().draft(text, shape).token_list
-        return merge(root, [drafted + [UNKNOWN] * (shape.max_depth - len(drafted))])
-
-
-def tree(width: int, depth: int) -> Method:
-    """A tree that grows anew in each round (EAGLE-2), for one prompt at a time; it has more nodes than levels."""
-    return Method("eagle3", f"{EAGLE3}/{width}x{depth}", exports.eagle3_head, ending=cut, alone=True, least=depth + 1,
-                  shape=f"eagle2:{width},{depth}@{{}}".format)
+    def changed(self, tokens: list[int], depth: int) -> list[int]:
+        return tokens + [UNKNOWN] * (depth - len(tokens))
 
 
 class OpenVino(Engine):
@@ -56,16 +45,16 @@ class OpenVino(Engine):
         Method("lookup", LOOKUP, drafter=lambda pair, tokens: FilledLookupDrafter(LONGEST), ending=cut),
         Method("model", DRAFT_MODEL, exports.draft_model, ending=shortened),
         Method("eagle3", EAGLE3, exports.eagle3_head, ending=shortened),
-        *(tree(width, depth) for width in WIDTHS for depth in DEPTHS))
+        # Trees that grow anew in each round (EAGLE-2), for one prompt at a time; they have more nodes than levels.
+        *(Method("eagle3", f"{EAGLE3}/{width}x{depth}", exports.eagle3_head, ending=cut, alone=True, least=depth + 1,
+                 shape=f"eagle2:{width},{depth}@{{}}".format) for width, depth in product((2, 4), (2, 3, 4, 6))))
 
     def command(self, way: Way) -> str:
-        """The calls of Python."""
         options = ", ".join(f"{name}={value}" for name, value in options_of(way).items())
         model = f'draft_model=draft_model({way.weights!r}, "CPU")' if way.weights else "prompt_lookup=True"
         return f'LLMPipeline(MODEL, "CPU", {model}); GenerationConfig({options})'
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
-        """As `Engine.start`."""
         precision = {"float32": "f32", "bfloat16": "bf16"}[self.dtype]
         properties = {"INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision,
                       "INFERENCE_NUM_THREADS": self.threads}

@@ -42,7 +42,6 @@ class Own:
         return f"own:{self.pair.dtype.partition('|')[0]}" + (f"@{self.temperature:g}" if self.temperature else "")
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> "Decoding":
-        """As `Engine.start`."""
         if way.method == FORCED:
             excerpts = ExcerptDrafter(self.texts, self.pair.vocabulary, torch.Generator().manual_seed(0))
             way = replace(way, drafter=excerpts)

@@ -3,7 +3,7 @@ engine that can run a drafter of this project.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from lib.engines import exports
@@ -24,7 +24,8 @@ SGLANG = {
     "eagle3": ("--speculative-algorithm EAGLE3 --speculative-draft-model-path {drafter} --speculative-eagle-topk 1 "
                "--speculative-num-steps {tokens} --speculative-num-draft-tokens {with_root}", exports.eagle3_head),
     "lookup": ("--speculative-algorithm NGRAM --speculative-num-draft-tokens {with_root} "
-               "--speculative-ngram-max-bfs-breadth 1", lambda pair: "")}
+               "--speculative-ngram-max-bfs-breadth 1", Method.weights)}
+WEIGHTS = "PATH_OF_THE_DRAFTER"
 CHAIN, GROWN = "the chain", "a tree of as many tokens, grown anew in each round"
 
 
@@ -45,7 +46,8 @@ def lines(pair, drafter: str, tokens: int, lengths: Mapping[int, int]) -> list[d
     engine (with its method), draft (CHAIN or GROWN) and setting, a line of text with paths from the repository's root
     on. Engines that cannot read the drafter's weights are left out, and of a method's shapes all but the first.
 
-    lengths: draft tokens by batch size, 0 for plain decoding; where they differ, vLLM's lines have a schedule.
+    pair: None for WEIGHTS in the place of its files. lengths: draft tokens by batch size, 0 for plain decoding; where
+    they differ, vLLM's lines have a schedule.
     """
     rows, schedule = [], ranges(lengths) if len({*lengths.values()}) > 1 else ()
     methods: dict[tuple[str, str], tuple[Engine, Method]] = {}
@@ -56,13 +58,18 @@ def lines(pair, drafter: str, tokens: int, lengths: Mapping[int, int]) -> list[d
     for engine, method in methods.values():
         with suppress(ValueError, OSError):  # from weights that it cannot read, or that cannot be written
             shape = named(method.shape(tokens))
-            way = Way(drafter, method.name, shape, weights=method.weights(pair), schedule=schedule)
+            way = Way(drafter, method.name, shape, weights=weights_of(method.weights, pair), schedule=schedule)
             rows.append(dict(engine=f"{engine.title}, {method.name}", setting=engine.line(way),
                              draft=CHAIN if way.is_chain else GROWN))
     if drafter in SGLANG and tokens:
         template, weights = SGLANG[drafter]
         with suppress(ValueError, OSError):
-            folder = shlex.quote(weights(pair).replace(f"{HOME}/", ""))
+            folder = shlex.quote(weights_of(weights, pair).replace(f"{HOME}/", ""))
             setting = template.format(drafter=folder, tokens=tokens, with_root=tokens + 1)
             rows.append(dict(engine="SGLang (not run here)", setting=setting, draft=CHAIN))
     return rows
+
+
+def weights_of(weights: Callable[[object], str], pair) -> str:
+    """A method's weights of a pair, or WEIGHTS without one where the method reads some."""
+    return WEIGHTS if pair is None and weights is not Method.weights else weights(pair)

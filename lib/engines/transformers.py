@@ -9,7 +9,6 @@ from pathlib import Path
 
 from lib.drafters.drafter import merge
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.text_index import LookupIndex
 from lib.engines import exports
 from lib.engines.driver import Engine, Worker
 from lib.engines.environments import Environment
@@ -36,10 +35,8 @@ class CutLookupDrafter(NgramDrafter):
         super().__init__(longest)
         self.stops = ends
 
-    def draft(self, text: LookupIndex, shape: Tree | Growth) -> Draft:
-        """One chain."""
-        root, *drafted = super().draft(text, shape).token_list
-        return merge(root, [drafted[: first_end(drafted, self.stops)]])
+    def changed(self, tokens: list[int], depth: int) -> list[int]:
+        return tokens[: first_end(tokens, self.stops)]
 
 
 class EndedModelDrafter(LanguageModelDrafter):
@@ -50,7 +47,6 @@ class EndedModelDrafter(LanguageModelDrafter):
         self.stops = ends
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
-        """One chain for each row."""
         drafts = [draft.token_list for draft in super().propose(shape, draws)]
         return [merge(root, [drafted[: first_end(drafted, self.stops) + 1]]) for root, *drafted in drafts]
 
@@ -71,11 +67,9 @@ class Transformers(Engine):
                lambda pair, tokens: EndedModelDrafter(pair.draft_model, pair.eos_token_ids), shortened, at_prompt=True))
 
     def command(self, way: Way) -> str:
-        """The lines of Python."""
         return LINES[way.method].format(tokens=way.nodes, drafter=way.weights)
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
-        """As `Engine.start`."""
         options = {"prompt_lookup_num_tokens": way.nodes, "max_matching_ngram_size": LONGEST}
         return Worker(
             self.title, self.environment.python, "transformers_worker.py", log,

@@ -15,20 +15,18 @@ import numpy as np
 import pandas as pd
 import traitlets
 
-from lib.engines.methods import FORCED, PLAIN, Way
-from lib.engines.registry import ENGINES, SGLANG
+from lib.engines import registry
+from lib.engines.methods import FORCED, PLAIN
 from lib.lab import stats, units
 from lib.replay.atlas import Atlas
 from lib.replay.rank_paths import MOST_RANK, most_frequent_paths, rank_paths
 from lib.replay.trace import Trace
-from lib.trees.shapes import chain
 from lib.trees.tree import ROOT
 
 LEVELS, PATHS, END = 10, 1000, 255  # of recorded ranks; paths of the choosing prompts; the rank after a text's end
 SCRIPT, STYLE, PARTS = (Path(__file__).with_name(f"designer.{kind}") for kind in ("js", "css", "html"))
 DRAFTERS = "ngrams", "model", "model:vocabulary=8192", "eagle3", "dflash"
 DATA = "designer-data"  # the id of a page's element with the data
-WEIGHTS = "PATH_OF_THE_DRAFTER"  # in settings of engines
 
 
 class Designer(anywidget.AnyWidget):
@@ -72,22 +70,20 @@ def _drafter(choosing: Trace, judging: Trace, name: str) -> dict[str, object]:
 
 
 def _of_engines(costs: pd.DataFrame, drafter: str) -> dict[str, object]:
-    trees, drafting = [chain(tokens) for tokens in range(1, LEVELS + 1)], {}
-    methods = [(engine, method) for engine in ENGINES.values() for method in engine.methods
-               if method.spec == drafter and method.shape is chain]
-    lines = [(f"{engine.title}, {method.name}", [
-        engine.line(Way(drafter, method.name, tree, weights=WEIGHTS)) for tree in trees]) for engine, method in methods]
-    if drafter in SGLANG:
-        lines.append(("SGLang", [SGLANG[drafter][0].format(drafter=WEIGHTS, tokens=tree.budget, with_root=tree.size)
-                                 for tree in trees]))
-    of_engines = {(engine.name, method.name) for engine, method in methods}
+    lines, drafting = {}, {}
+    for tokens in range(1, LEVELS + 1):
+        for row in registry.lines(None, drafter, tokens, {}):
+            if row["draft"] == registry.CHAIN:
+                lines.setdefault(row["engine"], []).append(row["setting"])
+    of_engines = {(engine.name, method.name) for engine in registry.ENGINES.values() for method in engine.methods
+                  if method.spec == drafter}
     keys = zip(costs["backend"].str.partition(":")[0], costs["method"])
     is_drafting = np.array([key in of_engines or key[1] == drafter for key in keys])
     chains = costs[is_drafting & costs["shape"].str.startswith("chain:")]
     for (name, batch), rows in chains.groupby(["name", "batch"], sort=False):
         level, fixed = np.polyfit(rows["nodes"], rows["ms"], 1).clip(0).round(3).tolist()
         drafting.setdefault(name, {})[batch] = [fixed, level]
-    return {"drafting": drafting, "lines": lines}
+    return {"drafting": drafting, "lines": [*lines.items()]}
 
 
 def section(data: Mapping[str, object]) -> str:

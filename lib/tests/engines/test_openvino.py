@@ -2,9 +2,8 @@
 
 from types import SimpleNamespace as Space
 
-from lib.drafters.drafter import UNKNOWN
 from lib.engines.methods import PLAIN_WAY, Way, forced
-from lib.engines.openvino import FilledLookupDrafter, OpenVino, options_of
+from lib.engines.openvino import UNKNOWN, FilledLookupDrafter, OpenVino, options_of
 from lib.tests.engines.stand_in import import_worker
 from lib.trees import named, shapes
 from lib.trees.growth import Eagle2

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lib.engines import registry
 from lib.explorers import designer
 from lib.replay import acceptance, atlas
 from lib.replay.atlas import Atlas
@@ -160,4 +161,4 @@ def test_data_of_the_shipped_atlas_are_small_and_have_the_lines_of_engines():
     assert of_model["drafting"]["two, vllm"] == {1: [2.0, 0.0]}
     lines = dict(of_model["lines"])
     assert '"num_speculative_tokens": 3' in lines["vLLM, draft_model"][2] and len(lines) > 2
-    assert all(designer.WEIGHTS in line for by_length in lines.values() for line in by_length)
+    assert all(registry.WEIGHTS in line for by_length in lines.values() for line in by_length)
