@@ -1,9 +1,10 @@
 """The base classes of drafters: `Drafter`, those that read the text alone, and those made of other drafters."""
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Iterable, Sequence
+from typing import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +18,6 @@ from lib.trees.tree import NO_PARENT, ROOT, Tree
 from lib.verify.draft import Draft, Draws
 
 ROOT_ALONE = Tree([NO_PARENT])
-UNKNOWN = -1  # in the place of a token that a drafter does not have
 
 
 class Drafter:
@@ -32,6 +32,7 @@ class Drafter:
     calls: int = 0  # forward passes of its model since it was made
     idle_passes: int = 0  # those of a round in which the drafter drafts nothing
     levels: list[int] | None = None  # forward passes that each row's last draft takes alone; None: those of the batch
+    per_row: Sequence[str] = ("roots",)  # its attributes with an entry for each row of the batch
     window: int | None = None  # positions that its model has; None without a limit
     deepest: int | None = None  # levels that it can draft; None without a limit
     knows: int | None = None  # its tokens are below this number, also where it drafts some alone; None: the target's
@@ -70,7 +71,9 @@ class Drafter:
 
     def select(self, rows: list[int]) -> None:
         """Keeps these rows of the batch, in this order; the others have ended."""
-        self.roots = [self.roots[row] for row in rows]
+        for name in self.per_row:
+            entries = getattr(self, name)
+            setattr(self, name, entries[rows] if isinstance(entries, Tensor) else [entries[row] for row in rows])
 
     def read_ahead(self, hidden_states: Sequence[Sequence[Tensor]], texts: Sequence[Tensor], starts: Sequence[int],
                    depth: int) -> tuple[Tensor, Tensor]:
@@ -101,7 +104,7 @@ class TextDrafter(Drafter):
     `tokens` and `continuations` as those of `text_index` do.
     """
 
-    new_text = list
+    new_text, per_row = list, ("texts",)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         self.drafts: list[Draft] = []
@@ -123,15 +126,13 @@ class TextDrafter(Drafter):
         for text, tokens in zip(self.texts, added_tokens(drafts or self.drafts, accepted, bonus), strict=True):
             text.extend(tokens)
 
-    def select(self, rows: list[int]) -> None:
-        self.texts = [self.texts[row] for row in rows]
-
 
 class Wrapper(Drafter):
     """A drafter made of others, all of which read the kept tokens; `drafter` is the last of them. A kind defines
     `propose`, which keeps as `drafts` those that it gives.
     """
 
+    per_row = ()
     drafter = property(lambda self: self.drafters[-1])
     target = property(attrgetter("drafter.target"))  # of a head, whose hidden states a replay reads
     calls = property(lambda self: sum(drafter.calls for drafter in self.drafters))
@@ -153,6 +154,7 @@ class Wrapper(Drafter):
             drafter.commit(accepted, bonus, target_outputs, drafts or self.drafts or None)
 
     def select(self, rows: list[int]) -> None:
+        super().select(rows)
         for drafter in self.drafters:
             drafter.select(rows)
 
@@ -160,15 +162,19 @@ class Wrapper(Drafter):
 class FirstBranch(Wrapper):
     """Another drafter, of whose drafts the path of first children is kept, for targets and engines that take chains
     alone. Look-up drafts a tree even for a chain: where fewer tokens than the chain's length follow a match, those
-    after other matches fill the remaining nodes.
+    after other matches fill the remaining nodes. most: levels of a draft.
     """
 
     traits = property(attrgetter("drafter.traits"))
     levels = property(attrgetter("drafter.levels"))
 
+    def __init__(self, drafter: Drafter, most: float = math.inf):
+        super().__init__(drafter)
+        self.most = most
+
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         self.drafts = []
-        for draft in self.drafter.propose(shape, draws):
+        for draft in self.drafter.propose(first_levels(shape, self.most), draws):
             nodes = favourites(draft.tree)
             self.drafts.append(draft if draft.tree.is_path else draft.part(chain(len(nodes) - 1), nodes))
         return self.drafts
@@ -205,9 +211,9 @@ def merge(root: int, sequences: Iterable[Sequence[int]], budget: int | None = No
     return Draft(_tree(tuple(parents)), torch.tensor(tokens), "top_k")
 
 
-def partial_draft(shape: Tree, tokens: Sequence[int]) -> Draft:
-    """The nodes of a shape that have a token: `tokens`, the root's first, hold UNKNOWN at the others and below them."""
-    nodes = [node for node, token in enumerate(tokens) if token != UNKNOWN]
+def partial_draft(shape: Tree, tokens: Mapping[int, int]) -> Draft:
+    """The nodes of a shape that have a token, the parent of each among them."""
+    nodes = sorted(tokens)
     return Draft(part_of(shape, tuple(nodes)), torch.tensor([tokens[node] for node in nodes]), "top_k")
 
 

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
+from lib.drafters.drafter import TextDrafter, partial_draft, static
 from lib.models.checks import first_line
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
@@ -26,6 +26,7 @@ class MtpDrafter(TextDrafter):
     tokens read the accepted ones again.
     """
 
+    per_row = "texts", "caches", "states", "fresh"
     wants_hidden_states = True
 
     def __init__(self, model):
@@ -94,7 +95,7 @@ class MtpDrafter(TextDrafter):
         return self.drafts
 
     def _filled(self, tree: Tree, row: int) -> Draft:
-        tokens, parent = [self.texts[row][-1], *[UNKNOWN] * tree.budget], ROOT
+        tokens, parent = {ROOT: self.texts[row][-1]}, ROOT
         for logits in self._logits(row) if tree.budget else ():
             if not (children := tree.children(parent)):
                 break
@@ -116,9 +117,3 @@ class MtpDrafter(TextDrafter):
                                   position_ids=positions[:, -fresh:], attention_mask=None, mtp_cache=cache)
         self.fresh[row] = 0
         return list(logits[0])
-
-    def select(self, rows: list[int]) -> None:
-        """Keeps these rows."""
-        super().select(rows)
-        columns = self.caches, self.states, self.fresh
-        self.caches, self.states, self.fresh = ([column[row] for row in rows] for column in columns)

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from lib.drafters.drafter import UNKNOWN, TextDrafter, partial_draft, static
+from lib.drafters.drafter import TextDrafter, partial_draft, static
 from lib.drafters.heads.files import NGRAMS, read
 from lib.drafters.registry import folder_of
 from lib.drafters.text_index import LookupIndex, NgramIndex, NgramTables, SuffixAutomaton
-from lib.trees.tree import ROOT, Tree
+from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 
 
@@ -60,16 +60,7 @@ class NgramDrafter(TextDrafter):
         return NgramIndex(self.tables, self.enough, self.longest)
 
     def draft(self, text: NgramIndex, shape: Tree) -> Draft:
-        """The nodes of the shape that have a candidate."""
-        tokens, contexts = [text.context[-1]] + [UNKNOWN] * static(shape).budget, {ROOT: text.context}
-        for node in range(shape.size):  # parents precede their children
-            if node in contexts and (children := shape.children(node)):
-                candidates = text.candidates(contexts[node])
-                for child, rank in zip(children, shape.rank[list(children)].tolist()):
-                    if rank < len(candidates):
-                        tokens[child] = candidates[rank]
-                        contexts[child] = text.context_after(contexts[node], tokens[child])
-        return partial_draft(shape, tokens)
+        return partial_draft(shape, text.fill(static(shape).parents.tolist(), shape.rank.tolist()))
 
     def read_ahead(self, hidden_states: Sequence[Sequence[Tensor]], texts: Sequence[Tensor], starts: Sequence[int],
                    depth: int) -> tuple[Tensor, Tensor]:
@@ -107,17 +98,5 @@ def save_tables(tables: NgramTables, folder: Path, record: Mapping[str, object])
 
 
 def load_tables(folder: str | Path, target) -> NgramTables:
-    """Tables that `save_tables` wrote, context.N [E, N] and said.N [E]. ValueError where they do not fit the target."""
-    vocabulary, (settings, tensors) = target.config.get_text_config().vocab_size, read(Path(folder))
-    if (settings.get("kind"), settings.get("vocab_size")) != (NGRAMS, vocabulary):
-        raise ValueError(f"{folder} holds {settings.get('kind')!r} of a target with vocab_size "
-                         f"{settings.get('vocab_size')}, not {NGRAMS!r} of one with {vocabulary}; name another folder")
-    orders = []
-    for n in range(1, 1 + sum(name.startswith("context.") for name in tensors)):
-        contexts, tokens = (tensors.get(f"{name}.{n}", torch.empty(0)).long() for name in ("context", "said"))
-        numbers = torch.cat([contexts.flatten(), tokens.flatten()])
-        if contexts.shape != (*tokens.shape, n) or not ((0 <= numbers) & (numbers < vocabulary)).all():
-            raise ValueError(f"{folder}: context.{n} is {list(contexts.shape)} and said.{n} {list(tokens.shape)}, not "
-                             f"[E, {n}] and [E] of tokens below {vocabulary}; count the tables anew")
-        orders.append(dict(zip(map(tuple, contexts.tolist()), tokens.tolist())))
-    return NgramTables(tuple(orders), vocabulary)
+    """Tables that `save_tables` wrote. ValueError as for `NgramTables.of`."""
+    return NgramTables.of(folder, *read(Path(folder)), target.config.get_text_config().vocab_size)

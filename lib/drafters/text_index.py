@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Iterable, Iterator, Mapping, Sequence
 
-ROOT, NO_PARENT = 0, -1  # of a trie
+ROOT, NO_PARENT = 0, -1  # of a trie, and of a shape
 Context = tuple[int, ...]  # the last tokens of a text
 ENTRIES = (16384, 65536, 65536, 32768)  # of tables, for contexts of 1 to 4 tokens
+LONGEST, LONG_MATCH = 4, 4  # tokens of n-grams that are looked up, and of matches that a combined drafter prefers
 
 
 def trie(root: int, sequences: Iterable[Sequence[int]], budget: int | None = None) -> tuple[list[int], list[int]]:
@@ -31,7 +32,24 @@ def trie(root: int, sequences: Iterable[Sequence[int]], budget: int | None = Non
     return parents, tokens
 
 
-class LookupIndex:
+def paths(parents: Sequence[int]) -> list[Context]:
+    """For each node the nodes from the root to it."""
+    found = [(ROOT,)]
+    for node, parent in enumerate(parents[1:], start=1):
+        found.append((*found[parent], node))
+    return found
+
+
+class Matches:
+    """A growing text, `tokens`, whose `continuations` are those of earlier places that its end matches."""
+
+    def draft(self, parents: Sequence[int], ranks: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Parents and tokens of the trie of continuations, with at most the nodes and levels of a shape."""
+        depth = max(map(len, paths(parents))) - 1
+        return trie(self.tokens[-1], self.continuations(depth), len(parents) - 1)
+
+
+class LookupIndex(Matches):
     """A growing text, and the places in it after each of its n-grams of `shortest` to `longest` tokens."""
 
     def __init__(self, longest: int, shortest: int):
@@ -69,12 +87,14 @@ class State:
     end: int
 
 
-class SuffixAutomaton:
+class SuffixAutomaton(Matches):
     """Every substring of the tokens so far, in at most 2 n states; a token takes amortised constant time (Blumer et al.
     1985). The links of the whole text's state, `last`, lead to the suffixes that occurred before, the longest first.
+    enough: the tokens of a match that has continuations.
     """
 
-    def __init__(self):
+    def __init__(self, enough: int = 1):
+        self.enough = enough
         self.tokens: list[int] = []
         self.start = self.last = State({}, 0, None, 0)
 
@@ -99,7 +119,7 @@ class SuffixAutomaton:
         """Up to `length` tokens after earlier occurrences of the text's suffixes, the longest suffix first: after its
         state's `end`, then after a place for each token that ever followed it, newest first.
         """
-        state = self.last.link
+        state = self.last.link if self.matched() >= self.enough else None
         while state and state.length:
             for end in chain([state.end], (following.end - 1 for following in reversed(state.steps.values()))):
                 yield self.tokens[end : end + length]
@@ -127,6 +147,26 @@ class NgramTables:
 
     orders: tuple[Mapping[Context, int], ...]
     vocabulary: int
+
+    @classmethod
+    def of(cls, folder: object, settings: Mapping, tensors: Mapping, vocabulary: int) -> "NgramTables":
+        """The tables in a folder, of its settings and the tensors context.N [E, N] and said.N [E]. ValueError where
+        they do not fit a target with so many tokens.
+        """
+        kind, size = settings.get("kind"), settings.get("vocab_size")
+        if (kind, size) != ("ngrams", vocabulary):
+            raise ValueError(f"the folder of tables is {str(folder)!r}, which holds {kind!r} of a target with vocab_size "
+                             f"{size}, not 'ngrams' of one with {vocabulary}; name another folder")
+        orders = []
+        for n in range(1, 1 + sum(name.startswith("context.") for name in tensors)):
+            columns = [tensors.get(f"{name}.{n}") for name in ("context", "said")]
+            of_contexts, of_tokens = ([0] if column is None else [*column.shape] for column in columns)
+            contexts, tokens = ([] if column is None else column.tolist() for column in columns)
+            if of_contexts != [*of_tokens, n] or not all(map(range(vocabulary).__contains__, chain(tokens, *contexts))):
+                raise ValueError(f"{folder}: context.{n} is {of_contexts} and said.{n} {of_tokens}, not [E, {n}] and "
+                                 f"[E] of tokens below {vocabulary}; count the tables anew")
+            orders.append(dict(zip(map(tuple, contexts), tokens)))
+        return cls(tuple(orders), vocabulary)
 
 
 def count_tables(prompts: Iterable[Sequence[int]], answers: Iterable[Sequence[int]], vocabulary: int,
@@ -184,5 +224,32 @@ class NgramIndex:
         return [token for token in found if token is not None]
 
     def context_after(self, context: Context, token: int) -> Context:
-        """A context and one more token."""
         return (*context, token)[-self.longest :]
+
+    def fill(self, parents: Sequence[int], ranks: Sequence[int]) -> dict[int, int]:
+        """The tokens of a shape's nodes, the root's first: of a node of rank r the r-th candidate after its parent.
+        Nodes without one are left out, and those below them.
+        """
+        tokens, contexts, candidates = {ROOT: self.context[-1]}, {ROOT: self.context}, {}
+        for node, (parent, rank) in enumerate(zip(parents, ranks)):
+            if parent in tokens and parent not in candidates:
+                candidates[parent] = self.candidates(contexts[parent])
+            if rank < len(candidates.get(parent, ())):
+                tokens[node] = candidates[parent][rank]
+                contexts[node] = self.context_after(contexts[parent], tokens[node])
+        return tokens
+
+    def draft(self, parents: Sequence[int], ranks: Sequence[int]) -> tuple[list[int], list[int]]:
+        """As `Matches.draft`, of the nodes that `fill` has."""
+        tokens = self.fill(parents, ranks)
+        places = {node: place for place, node in enumerate(tokens)}
+        return [places.get(parents[node], NO_PARENT) for node in tokens], [*tokens.values()]
+
+
+def indexes(kind: str, tables: NgramTables | None) -> list[Matches | NgramIndex]:
+    """Of a new text for drafts of a kind: "lookup", "sam", and with tables "ngrams" or "combined". The first that
+    drafts any token gives the draft.
+    """
+    ngrams = [NgramIndex(tables, enough=2, longest=LONGEST)] if tables else []
+    matches = {"lookup": LookupIndex(LONGEST, 1), "sam": SuffixAutomaton(), "combined": SuffixAutomaton(LONG_MATCH)}
+    return [matches[kind], *ngrams] if kind in matches else ngrams

@@ -17,13 +17,12 @@ from ik_llama_cpp import _ctypes_api as api
 
 sys.path.append(str(Path(__file__).parents[2] / "drafters"))  # where `text_index` is, also for `draft_proposer`
 from draft_proposer import read_tables  # noqa: E402
-from text_index import NO_PARENT, ROOT, LookupIndex, NgramIndex, SuffixAutomaton, trie  # noqa: E402
+from text_index import NO_PARENT, ROOT, indexes, paths  # noqa: E402
 
 # At 32 rows and more, products with Q4_1 weights are wrong on processors without VNNI (logits differ by 10 and more);
 # so passes have fewer, and larger batches take several. Flash attention, wrong where a tree lies across a multiple of
 # 256 cells, stays off.
 MOST_ROWS = 31
-LONGEST, LONG_MATCH = 4, 4  # of the n-grams of the drafters, and of matches that `combined` prefers
 DEEPEST = 4  # levels of forced drafts, chains side by side
 Int, Context = ctypes.c_int32, ctypes.c_void_p
 copy, remove, keep = (api._lib[f"llama_kv_cache_seq_{name}"] for name in ("cp", "rm", "keep"))
@@ -40,67 +39,11 @@ def listen(level, text, _):
     print(messages[-1], flush=True)
 
 
-# ------------------------------------------------------------------------------------------------------------- drafting
-
-
-class Matches:
-    """A look-up, whose continuations fill a trie of as many nodes and levels as the shape where a match is `enough`."""
-
-    def __init__(self, index, enough=0):
-        self.index, self.enough, self.extend = index, enough, index.extend
-
-    def draft(self, parents, ranks):
-        """Parents and tokens, the root's first."""
-        is_long = not self.enough or self.index.matched() >= self.enough
-        depth = max(map(len, paths(parents))) - 1
-        return trie(self.index.tokens[-1], self.index.continuations(depth) if is_long else (), len(parents) - 1)
-
-
-class Ngrams(NgramIndex):
-    """N-grams of the text and of tables, whose candidates fill the shape by rank."""
-
-    def draft(self, parents, ranks):
-        """Parents and tokens, the root's first; nodes without a candidate are left out, and what is below them."""
-        nodes, contexts, candidates = {ROOT: ROOT}, [self.context], {}
-        drafted_parents, tokens = [NO_PARENT], [self.context[-1]]
-        for node in range(1, len(parents)):
-            if (parent := nodes.get(parents[node])) is None:
-                continue
-            if parent not in candidates:
-                candidates[parent] = self.candidates(contexts[parent])
-            if ranks[node] < len(candidates[parent]):
-                nodes[node] = len(tokens)
-                drafted_parents.append(parent)
-                tokens.append(candidates[parent][ranks[node]])
-                contexts.append(self.context_after(contexts[parent], tokens[-1]))
-        return drafted_parents, tokens
-
-
-def indexes(kind, tables):
-    """Of a new text, of which the first that drafts anything gives the draft."""
-    if kind == "lookup":
-        return [Matches(LookupIndex(LONGEST, 1))]
-    ngrams = [Ngrams(tables, enough=2, longest=LONGEST)] if tables else []
-    matches = {"sam": [Matches(SuffixAutomaton())], "combined": [Matches(SuffixAutomaton(), LONG_MATCH)]}
-    return matches.get(kind, []) + ngrams
-
-
-def paths(parents):
-    """For each node the nodes from the root to it."""
-    found = [(ROOT,)]
-    for node, parent in enumerate(parents[1:], start=1):
-        found.append((*found[parent], node))
-    return found
-
-
 def favourites_first(parents, tokens):
     """The tree with all nodes below one before its next sibling, so that favourites take neighbouring cells."""
     order = [path[-1] for path in sorted(paths(parents))]
     place = {node: index for index, node in enumerate(order)} | {NO_PARENT: NO_PARENT}
     return [place[parents[node]] for node in order], [tokens[node] for node in order]
-
-
-# ------------------------------------------------------------------------------------------------------------- checking
 
 
 def start(model, window, threads, drafter, tables, parents, ranks):

@@ -81,8 +81,8 @@ def test_a_row_gets_the_draft_of_its_own_tokens_wherever_it_moves(data):
 
 def test_a_row_that_moves_is_not_read_again(monkeypatch):
     read, ours, a, b = [], proposer("Sam", 2), [0, 1, 2, 0, 1], [1, 1, 0, 1, 1, 0]
-    index = SimpleNamespace(extend=read.append, draft=lambda most: [])
-    monkeypatch.setattr(draft_proposer, "SuffixChain", lambda enough: index)
+    index = SimpleNamespace(extend=read.append, draft=lambda parents, ranks: ([-1], [0]))
+    monkeypatch.setattr(draft_proposer, "indexes", lambda kind, tables: [index])
     rounds = [([a, b], [a, b]),
               ([b + [1], a + [2]], [[1], [2]]),  # the rows swap
               ([b + [1], a + [2, 0]], [[], [0]]),  # one samples nothing
