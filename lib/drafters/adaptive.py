@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lib.drafters.drafter import Drafter, Wrapper, added_tokens, first_levels, static
 from lib.drafters.language_model import LanguageModelDrafter
-from lib.drafters.vocabulary import drafting
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
 
@@ -87,22 +86,15 @@ class WhereItPays(Policy):
         return 0.8 * state[0] + accepted, 0.8 * state[1] + accepted + (not whole), whole
 
     def acceptance(self, state: tuple) -> float:
-        """The estimate of the acceptance of a token."""
         return (state[0] + 0.6 * 2) / (state[1] + 2)
 
     def depths(self, states: Sequence[tuple]) -> list[int]:
-        """The best length for the estimates, 0 where every length would be slower than plain decoding."""
-        tokens = [tokens_of_chains(self.acceptance(state), len(self.costs) - 1) for state in states]
-        speeds = [sum(tokens_of_rows) / cost for *tokens_of_rows, cost in zip(*tokens, self.costs)]
+        """The length whose expected tokens (Leviathan et al. 2023, eq. 1) cost least, 0 where plain ones do."""
+        expected = [accumulate(self.acceptance(state) ** depth for depth in range(len(self.costs))) for state in states]
+        speeds = [sum(tokens) / cost for *tokens, cost in zip(*expected, self.costs)]
         length = speeds.index(max(speeds))
         curious = sum(whole or tried < 0.3 for _, tried, whole in states)
         return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)
-
-
-def tokens_of_chains(acceptance: float, most: int) -> list[float]:
-    """Expected tokens per round, the target's included, of chains of 0 to `most` tokens (Leviathan et al. 2023, eq. 1).
-    """
-    return list(accumulate(acceptance**depth for depth in range(most + 1)))
 
 
 POLICIES: dict[str, type[Policy]] = {"history": History, "complexity": Complexity, "pays": WhereItPays}
@@ -113,17 +105,18 @@ class AdaptiveDrafter(Wrapper):
     levels; it fills as many as the deepest row needs, and the other rows' drafts are cut.
     """
 
+    per_row = ("states",)
+
     def __init__(self, *drafters: Drafter, policy: Policy):
         super().__init__(*drafters)
         self.policy = policy
 
     @classmethod
-    def of(cls, pair, *, policy: str = "history", models: Sequence = ()) -> "AdaptiveDrafter":
-        """The pair's draft model, or these models, under a policy of `POLICIES`."""
+    def of(cls, pair, *, policy: str = "history") -> "AdaptiveDrafter":
+        """The pair's draft model under a policy of `POLICIES`."""
         if policy not in POLICIES:
             raise ValueError(f"policy is {policy!r}; choose one of {', '.join(POLICIES)}")
-        models = [drafting(model, pair, None) for model in models or [pair.draft_model]]
-        return cls(*map(LanguageModelDrafter, models), policy=POLICIES[policy]())
+        return cls(LanguageModelDrafter.of(pair), policy=POLICIES[policy]())
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         super().start(prompts)
@@ -143,10 +136,6 @@ class AdaptiveDrafter(Wrapper):
         for row, tokens in enumerate(added_tokens(drafts or self.drafts, accepted, bonus)):
             drafted = 0 if drafts or not self.drafts else self.drafts[row].tree.max_depth
             self.states[row] = self.policy.after(self.states[row], drafted, len(accepted[row]), tokens)
-
-    def select(self, rows: list[int]) -> None:
-        super().select(rows)
-        self.states = [self.states[row] for row in rows]
 
 
 def cut(draft: Draft, depth: int) -> Draft:

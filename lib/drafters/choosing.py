@@ -7,9 +7,7 @@ from typing import Sequence
 from torch import Tensor
 
 from lib.drafters.drafter import Drafter, Wrapper
-from lib.drafters.language_model import LanguageModelDrafter
 from lib.drafters.registry import make
-from lib.drafters.vocabulary import drafting
 from lib.trees.growth import Growth
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft, Draws
@@ -18,26 +16,41 @@ MEMORY = 0.8  # weight of a drafter's earlier rounds
 IDLE = 24  # rounds without a drafter after which it is tried again
 
 
+class FastestSoFar:
+    """Of several choices the one of the most tokens per second so far, as a moving average; each is tried first, and
+    again after IDLE rounds without it.
+    """
+
+    def __init__(self, count: int):
+        self.speeds, self.idle_rounds = [math.inf] * count, [0] * count
+
+    def choose(self) -> int:
+        speeds = [math.inf if idle >= IDLE else speed for idle, speed in zip(self.idle_rounds, self.speeds)]
+        return speeds.index(max(speeds))
+
+    def learn(self, choice: int, speed: float) -> None:
+        earlier = self.speeds[choice]
+        self.speeds[choice] = speed if earlier == math.inf else MEMORY * earlier + (1 - MEMORY) * speed
+        self.idle_rounds = [0 if other == choice else idle + 1 for other, idle in enumerate(self.idle_rounds)]
+
+
 class ChoosingDrafter(Wrapper):
     """Drafts each round with one of several drafters; the others read the committed tokens as new text.
 
     length: the first drafter drafts after texts of up to so many tokens, the last one beyond, by the longest row.
-    Without it, the one of the most tokens per second of whole rounds, as a moving average over all batches; each is
-    tried first, and again after IDLE rounds without it.
+    Without it, the fastest so far, by whole rounds of all batches.
     """
+
+    per_row = ("lengths",)
 
     def __init__(self, *drafters: Drafter, length: int | None = None):
         super().__init__(*drafters)
-        self.length = length
-        self.speeds = [math.inf] * len(drafters)  # tokens per second; of a drafter that was not tried yet the highest
-        self.idle_rounds = [0] * len(drafters)
+        self.length, self.fastest = length, FastestSoFar(len(drafters))
 
     @classmethod
-    def of(cls, pair, *, length: int | None = None, among: str = "sam+model",
-           models: Sequence = ()) -> "ChoosingDrafter":
-        """Drafters of these kinds, joined by "+", or these draft models; length: as of the constructor."""
-        drafters = [LanguageModelDrafter(drafting(model, pair, None)) for model in models]
-        return cls(*(drafters or [make(name, pair) for name in among.split("+")]), length=length)
+    def of(cls, pair, *, length: int | None = None, among: str = "sam+model") -> "ChoosingDrafter":
+        """Drafters of these kinds, joined by "+"; length: as of the constructor."""
+        return cls(*(make(name, pair) for name in among.split("+")), length=length)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
         super().start(prompts)
@@ -45,8 +58,7 @@ class ChoosingDrafter(Wrapper):
 
     def propose(self, shape: Tree | Growth, draws: Draws) -> list[Draft]:
         if self.length is None:
-            speeds = [math.inf if idle >= IDLE else speed for idle, speed in zip(self.idle_rounds, self.speeds)]
-            self.active = speeds.index(max(speeds))
+            self.active = self.fastest.choose()
         else:
             self.active = 0 if max(self.lengths) <= self.length else len(self.drafters) - 1
         self.began = time.perf_counter()
@@ -59,11 +71,5 @@ class ChoosingDrafter(Wrapper):
         super().commit(accepted, bonus, target_outputs, drafts)
         self.lengths = [length + len(nodes) + 1 for length, nodes in zip(self.lengths, accepted)]
         if self.began is not None:
-            speed = sum(len(nodes) + 1 for nodes in accepted) / max(1e-9, time.perf_counter() - self.began)
-            earlier = self.speeds[self.active]
-            self.speeds[self.active] = speed if earlier == math.inf else MEMORY * earlier + (1 - MEMORY) * speed
-            self.idle_rounds = [0 if one == self.active else idle + 1 for one, idle in enumerate(self.idle_rounds)]
-
-    def select(self, rows: list[int]) -> None:
-        super().select(rows)
-        self.lengths = [self.lengths[row] for row in rows]
+            seconds = max(1e-9, time.perf_counter() - self.began)
+            self.fastest.learn(self.active, sum(len(nodes) + 1 for nodes in accepted) / seconds)

@@ -7,14 +7,14 @@ alone is replayed exactly. A kind that looks up text drafts the first branch of 
 are raced as well, in turns with plain decoding.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from lib.drafters.adaptive import POLICIES, AdaptiveDrafter, Policy, WhereItPays
-from lib.drafters.choosing import IDLE, MEMORY, ChoosingDrafter
+from lib.drafters.choosing import ChoosingDrafter, FastestSoFar
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import Drafter, FirstBranch
 from lib.engines.methods import PLAIN, Way
@@ -32,19 +32,6 @@ HINDSIGHT, ORACLE = "best way of the prompt", "best way of each round"
 ELSEWHERE = ("xeon-amx-engines", "vllm"), ("published-mi50", "llama.cpp")  # files of data/costs, and backends in them
 MOST_RACED = 13  # judging prompts
 TURN = 1000  # of the race of policies in the table "timed", beyond those of other races
-
-
-class Fixed(Policy):
-    """The same number of levels in each round."""
-
-    def __init__(self, levels: int):
-        self.levels = levels
-
-    def after(self, state: None, drafted: int, accepted: int, tokens: Sequence[int]) -> None:
-        return None
-
-    def depths(self, states: Sequence[None]) -> list[int]:
-        return [self.levels] * len(states)
 
 
 @dataclass(frozen=True)
@@ -73,7 +60,6 @@ class Text:
         return seconds
 
     def fixed(self, choice: int) -> float:
-        """Seconds with one choice in every round."""
         return self.walk(lambda: choice)
 
     def oracle(self) -> float:
@@ -99,21 +85,12 @@ class Text:
 
         return self.walk(choose, learn)
 
-    def choosing(self, choices: Sequence[int], speeds: list[float], idle: list[int]) -> float:
-        """Seconds where each round takes the choice of the most tokens per second so far, as `ChoosingDrafter` does.
-
-        speeds, idle: of each choice the tokens per second and the rounds without it, which go on from text to text.
-        """
-        def active() -> int:
-            known = [np.inf if rounds >= IDLE else speed for speed, rounds in zip(speeds, idle)]
-            return known.index(max(known))
-
+    def choosing(self, choices: Sequence[int], fastest: FastestSoFar) -> float:
+        """Seconds where each round takes the fastest of choices so far, which goes on from text to text."""
         def learn(start: int, choice: int) -> None:
-            one, speed = active(), self.tokens[start, choice] / self.seconds[start, choice]
-            speeds[one] = speed if speeds[one] == np.inf else MEMORY * speeds[one] + (1 - MEMORY) * speed
-            idle[:] = [0 if other == one else rounds + 1 for other, rounds in enumerate(idle)]
+            fastest.learn(choices.index(choice), self.tokens[start, choice] / self.seconds[start, choice])
 
-        return self.walk(lambda: choices[active()], learn)
+        return self.walk(lambda: choices[fastest.choose()], learn)
 
 
 def measure(bench: Bench, recorded: Recorded, ways: Sequence[Way]) -> None:
@@ -138,35 +115,30 @@ def measure(bench: Bench, recorded: Recorded, ways: Sequence[Way]) -> None:
         plain, lengths = float(costs[backend].plain(1)), np.arange(1, longest + 1)
         step = [1.0, *((costs[backend].check(1, lengths) + drafting[drafter]) / plain)]
         policies = {name: kind(step) if kind is WhereItPays else kind() for name, kind in POLICIES.items()}
-        speeds, idle = [np.inf] * len(names), [0] * len(names)
+        fastest = FastestSoFar(len(names))
         for row in judging:
             text, prompt = texts[row], bench.prompts.names[row]
-            seconds = {PLAIN: text.fixed(0), FIXED: text.fixed(best), CHOSEN: text.choosing(leading, speeds, idle),
+            seconds = {PLAIN: text.fixed(0), FIXED: text.fixed(best), CHOSEN: text.choosing(leading, fastest),
                        HINDSIGHT: min(map(text.fixed, range(text.tokens.shape[1]))), ORACLE: text.oracle()}
             seconds |= {name: text.policy(policy, drafter, longest) for name, policy in policies.items()}
             rows += [dict(backend=backend, policy=policy, prompt=prompt, seconds=spent,
                           way=f"{names[drafter]}, chain:{best - drafter * longest}" if best else PLAIN)
                      for policy, spent in seconds.items()]
         if backend == bench.backend.name:
-            lengths = [(choice - 1) % longest + 1 for choice in leading]
-            firsts = [FirstBranch(drafters[name]) for name in names]
-            deepest = min(longest, drafters[names[drafter]].deepest or longest)
-            fixed = [AdaptiveDrafter(first, policy=Fixed(length)) for first, length in zip(firsts, lengths)]
-            race_policies(bench, pd.DataFrame(rows).pivot(index="prompt", columns="policy", values="seconds"), [
-                policy_way(PAYS, deepest, AdaptiveDrafter(firsts[drafter], policy=policies[PAYS])),
-                policy_way(CHOSEN, longest, ChoosingDrafter(*fixed))])
+            fixed = [FirstBranch(drafters[name], (choice - 1) % longest + 1) for name, choice in zip(names, leading)]
+            pays = AdaptiveDrafter(FirstBranch(drafters[names[drafter]]), policy=policies[PAYS])
+            race_policies(bench, pd.DataFrame(rows).pivot(index="prompt", columns="policy", values="seconds"), {
+                PAYS: (pays, min(longest, drafters[names[drafter]].deepest or longest)),
+                CHOSEN: (ChoosingDrafter(*fixed), longest)})
         table.extend(rows)
 
 
-def policy_way(policy: str, longest: int, drafter: Drafter) -> Way:
-    """A drafter that follows a policy, with chains of at most so many tokens."""
-    return Way(f"policy {policy}", policy, chain(longest), f"chain:{longest}", drafter)
-
-
-def race_policies(bench: Bench, seconds: pd.DataFrame, ways: Sequence[Way]) -> None:
+def race_policies(bench: Bench, seconds: pd.DataFrame, drafters: Mapping[str, tuple[Drafter, int]]) -> None:
     """Policies and plain decoding in turns on the first judging prompts: rows of the table "timed". seconds: by replay,
-    of each prompt and policy.
+    of each prompt and policy. drafters: by policy, with the most tokens of their chains.
     """
+    ways = [Way(f"policy {policy}", policy, chain(longest), f"chain:{longest}", drafter)
+            for policy, (drafter, longest) in drafters.items()]
     names = [bench.prompts.names[row] for row in bench.rows(JUDGING)]
     logs = {(way.name, 1): np.log(seconds[PLAIN] / seconds[way.method])[names].to_numpy() for way in ways}
     race(replace(bench, raced={1: min(bench.raced[1], MOST_RACED)}), ways, 1, JUDGING, logs, TURN)

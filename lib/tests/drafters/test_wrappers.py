@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lib.drafters import choosing
-from lib.drafters.adaptive import AdaptiveDrafter, Complexity, History, WhereItPays, cut, tokens_of_chains
+from lib.drafters.adaptive import AdaptiveDrafter, Complexity, History, WhereItPays, cut
 from lib.drafters.choosing import ChoosingDrafter
 from lib.drafters.combined import CombinedDrafter
 from lib.drafters.drafter import FirstBranch, NoDrafter, first_levels, merge
@@ -142,7 +142,7 @@ def test_a_batch_drafts_the_length_that_is_best_for_all_its_rows(histories, leve
     states = [after(policy, outcomes) for outcomes in histories]
     depths = policy.depths(states)
     assert len(set(depths)) == 1, "a narrower row would be padded to the widest"
-    speeds = [sum(tokens_of_chains(policy.acceptance(state), length)[-1] for state in states) / cost
+    speeds = [sum(policy.acceptance(state) ** depth for state in states for depth in range(length + 1)) / cost
               for length, cost in enumerate(policy.costs)]
     assert speeds[depths[0]] == pytest.approx(max(speeds)) or depths[0] == 1 and max(speeds) == speeds[0]
 
