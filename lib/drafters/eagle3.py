@@ -1,20 +1,62 @@
 """EAGLE-3: a one-layer head drafts by continuing features of the target (Li et al. 2025)."""
 
+import ctypes
 from collections.abc import Sequence
+from ctypes import c_int64, c_void_p
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lib.drafters.drafter import added_tokens
 from lib.drafters.filling import Filling
 from lib.drafters.head_drafter import HeadDrafter, padded
+from lib.drafters.heads.eagle3 import Eagle3Head
 from lib.drafters.heads.layers import CachedLayers, embed
-from lib.drafters.heads.native_fill import HeadFill
 from lib.drafters.levels import native_levels
-from lib.kernels.build import served
+from lib.forward.native import Levels, NativeBlocks
+from lib.kernels.build import library, served
+from lib.kernels.products import NAMES, start_of
+from lib.models.cache import TreeCache
 from lib.trees.growth import Growth
 from lib.trees.tree import ROOT, Tree
 from lib.verify.draft import Draft, Draws
+
+
+class Fusion(ctypes.Structure):
+    """The struct of the same name in `fill.h`."""
+
+    _fields_ = [("embedded_norm", c_void_p), ("state_norm", c_void_p), ("normed_residual", c_int64)]
+
+
+class HeadFill(NativeBlocks):
+    """A head with an output layer and an embedding, which fills a static tree in one call of C++ (`fill.h`). Make it
+    anew when weights change. CannotServe as `NativeBlocks`.
+    """
+
+    def __init__(self, head: Eagle3Head, output: nn.Module, embedding: nn.Module):
+        layer = head.midlayer
+        super().__init__([layer], layer.self_attn.rotary, head.norm, output, embedding)
+        self.fusion = Fusion(*map(start_of, (layer.input_layernorm.weight, layer.hidden_norm.weight)),
+                             head.normed_residual)
+        self.run_head = getattr(library(), f"fill_head_{NAMES[self.like.dtype]}")
+
+    def fill_after(self, states: Tensor, roots: Sequence[int], cache: TreeCache, levels: Levels, choices: int,
+                   names: Tensor | None = None) -> Tensor:
+        """The tokens int64[B, size] of a static tree after roots, from the head's states [B, H] there, in one call.
+        Other arguments, and the cache afterwards: as for `NativeBlocks.fill`.
+        """
+        batch, states = len(states), states.contiguous()
+        call = self._call(cache, batch, nodes=0, ahead=levels.forwarded)
+        filled = torch.empty(batch, levels.size, dtype=torch.long)
+        filled[:, 0] = torch.tensor(roots)
+        logits = self.like.new_empty(batch, levels.widest, call.vocabulary.out)
+        call.inputs, call.logits, call.names = map(start_of, (states, logits, names))
+        unknown = self.run_head(ctypes.byref(call), ctypes.byref(self.fusion), levels.structs,
+                                *map(c_int64, (len(levels.structs), levels.size, choices)), c_void_p(start_of(filled)))
+        if unknown >= 0:
+            raise IndexError(f"token {filled.flatten()[unknown]} is none of the embedding's {call.embedding.out}; "
+                             "take the head of this target")
+        return filled
 
 
 class Eagle3Drafter(HeadDrafter):
@@ -25,7 +67,7 @@ class Eagle3Drafter(HeadDrafter):
     root's; the entries of a tree are forgotten, since its features were the head's guesses.
     """
 
-    idle_passes = 1
+    idle_passes, per_row = 1, ("features", "waiting")
 
     def _renew_layers(self) -> None:
         embedding = self.head.embed_tokens or self.target.get_input_embeddings()
@@ -54,7 +96,7 @@ class Eagle3Drafter(HeadDrafter):
                 offsets = torch.full(tokens.shape[1:], level.depth - 1)
                 new = self._forward(self.outputs.take_along_dim(above, 1), tokens, offsets, level.sees)
                 self.outputs = torch.cat([self.outputs, new], dim=1)
-            filling.grow(level, self._logits(new), draws)
+            filling.grow(level, self.output(self.head.norm(new)), draws)
         self.drafts, _ = filling.drafts()
         return self.drafts
 
@@ -81,11 +123,6 @@ class Eagle3Drafter(HeadDrafter):
         self.features = features.take_along_dim(padded(slots).to(features.device)[..., None], 1)
         self.drafts = []
 
-    def select(self, rows: list[int]) -> None:
-        """As `Drafter.select`, for the cache and the entries that wait."""
-        super().select(rows)
-        self.features, self.waiting = self.features[rows], [self.waiting[row] for row in rows]
-
     def _forward_waiting(self) -> Tensor:
         """Commits the waiting entries to the cache; the head's output at each row's last one, [B, H]."""
         tokens, last = padded(self.waiting), torch.tensor([len(row) - 1 for row in self.waiting])
@@ -98,7 +135,3 @@ class Eagle3Drafter(HeadDrafter):
         device = features.device
         x, read = self.head.enter(features, embed(self.head, self.target, tokens.to(device)))
         return self.layer(x, offsets.to(device), self.cache, None if sees is None else sees.to(device), read)
-
-    def _logits(self, features: Tensor) -> Tensor:
-        """[B, k, V], or of the head's tokens [B, k, K], of features [B, k, H]."""
-        return self.output(self.head.norm(features))

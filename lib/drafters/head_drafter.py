@@ -37,8 +37,7 @@ class HeadDrafter(Drafter):
     def of(cls, pair, *, folder=None, proposal: str = "top_k", temperature: float = 1.0) -> "HeadDrafter":
         """The drafter of the head in a folder; without one, of the head that ships for the pair's target."""
         kind = name_of(cls)
-        folder = folder_of(pair.target_name, kind) if folder is None else folder
-        head = pack(files.load(kind, folder, pair.target))
+        head = pack(files.load(kind, folder or folder_of(pair.target_name, kind), pair.target))
         return cls(pair.target, head, proposal=proposal, temperature=temperature)
 
     def start(self, prompts: Sequence[Tensor]) -> None:
@@ -50,7 +49,7 @@ class HeadDrafter(Drafter):
         self.drafts: list[Draft] = []
 
     def select(self, rows: list[int]) -> None:
-        """Keeps these rows of the cache."""
+        super().select(rows)
         self.cache.select(torch.tensor(rows))
 
     def _renew(self) -> None:
@@ -89,8 +88,6 @@ class HeadDrafter(Drafter):
         for row, (text, start, count) in enumerate(zip(texts, starts, counts)):
             for d in range(min(depth, count)):
                 ranks[row, : count - d, d] = self.target.config.get_text_config().vocab_size
-            if not count:
-                continue
             for d, logits in zip(range(min(depth, count)), self._ahead(hidden_states[row], text, start, depth)):
                 logits = logits if self.reduced is None else self.reduced.spread(logits, float("-inf"))
                 true = text[start + d + 1 :].to(logits.device)

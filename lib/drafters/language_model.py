@@ -29,6 +29,8 @@ class LanguageModelDrafter(Drafter):
     leaf waits with the bonus token in the row's tail, which the first forward pass of the next round takes whole.
     """
 
+    per_row = ("tails",)
+
     def __init__(self, model, *, proposal: str = "top_k", temperature: float = 1.0):
         check_proposal(proposal, temperature)
         self.model, self.proposal, self.temperature = model, proposal, temperature
@@ -106,9 +108,8 @@ class LanguageModelDrafter(Drafter):
         self.drafts = []
 
     def select(self, rows: list[int]) -> None:
-        """As `Drafter.select`."""
+        super().select(rows)
         self.cache.select(torch.tensor(rows))
-        self.tails = [self.tails[row] for row in rows]
 
     def _forward(self, tokens: Tensor, depth: Tensor, mask: Tensor, logits_to_keep: int) -> Tensor:
         device = self.blocks.device

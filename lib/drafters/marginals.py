@@ -24,6 +24,7 @@ class MarginalDrafter(HeadDrafter):
     keeps as `newest` [B, H] the last of the hidden states that it needs of these nodes of each row.
     """
 
+    per_row = "roots", "newest"
     deepest = property(attrgetter("head.depth"))
 
     @torch.no_grad()
@@ -48,11 +49,6 @@ class MarginalDrafter(HeadDrafter):
         kept = [range(len(text)) for text in self.prompts] if self.prompts else [[ROOT, *nodes] for nodes in accepted]
         self._take(kept, target_outputs.hidden_states)
         self.prompts, self.roots = None, list(bonus)
-
-    def select(self, rows: list[int]) -> None:
-        """As `Drafter.select`."""
-        super().select(rows)
-        self.roots, self.newest = [self.roots[row] for row in rows], self.newest[rows]
 
 
 class MedusaDrafter(MarginalDrafter):

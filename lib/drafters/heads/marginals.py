@@ -100,21 +100,17 @@ class BlockHead(Head):
 
     def along(self, target, hidden: Sequence[Tensor], tokens: Tensor, before: Tensor, depth: int) -> Sequence[Tensor]:
         """As for `Head`, from a forward pass of STARTS rounds each."""
-        features = self.read(hidden)
-        states = [self._states_along(target, features, tokens[:, part], part) for part in before.split(STARTS)]
+        features, size, states = self.read(hidden), self.config.block_size, []
+        text, block_positions = (torch.arange(count, device=features.device) for count in (features.shape[1], size))
+        for part in before.split(STARTS):
+            block = self.enter(target, tokens[:, part], features[:, part - 1]).flatten(1, 2)
+            round_of = torch.arange(len(part), device=features.device).repeat_interleave(size)
+            positions = (part[:, None] + block_positions).flatten()[None]
+            mask = torch.cat([text < part[round_of, None], round_of == round_of[:, None]], dim=1)
+            for layer in self.layers:
+                block = layer(block, positions, partial(after, layer.self_attn.context(features, text[None]), mask))
+            states.append(self.by_depth(self.norm(block).view(len(features), len(part), size, -1)))
         return torch.cat(states, dim=1).unbind(2)[:depth]
-
-    def _states_along(self, target, features: Tensor, roots: Tensor, before: Tensor) -> Tensor:
-        """[B, S, D, H], from the features [B, T, H] of texts and roots int64[B, S]."""
-        (batch, length), size, device = features.shape[:2], self.config.block_size, features.device
-        block = self.enter(target, roots, features[:, before - 1]).flatten(1, 2)
-        text = torch.arange(length, device=device)
-        round_of = torch.arange(len(before), device=device).repeat_interleave(size)
-        positions = (before[:, None] + torch.arange(size, device=device)).flatten()[None]
-        mask = torch.cat([text < before[round_of, None], round_of == round_of[:, None]], dim=1)
-        for layer in self.layers:
-            block = layer(block, positions, partial(after, layer.self_attn.context(features, text[None]), mask))
-        return self.by_depth(self.norm(block).view(batch, len(before), size, -1))
 
 
 class MarkovHead(nn.Module):
