@@ -90,8 +90,8 @@ class WhereItPays(Policy):
 
     def depths(self, states: Sequence[tuple]) -> list[int]:
         """The length whose expected tokens (Leviathan et al. 2023, eq. 1) cost least, 0 where plain ones do."""
-        expected = [accumulate(self.acceptance(state) ** depth for depth in range(len(self.costs))) for state in states]
-        speeds = [sum(tokens) / cost for *tokens, cost in zip(*expected, self.costs)]
+        powers = [[self.acceptance(state) ** depth for depth in range(len(self.costs))] for state in states]
+        speeds = [sum(tokens) / cost for *tokens, cost in zip(*map(accumulate, powers), self.costs)]
         length = speeds.index(max(speeds))
         curious = sum(whole or tried < 0.3 for _, tried, whole in states)
         return [1 if length == 0 and 2 * curious > len(states) else length] * len(states)

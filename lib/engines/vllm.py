@@ -137,20 +137,15 @@ class Vllm(Engine):
         return " ".join(f"--{name} {shlex.quote(json.dumps(value))}" for name, value in speculation(way).items())
 
     def start(self, way: Way, *, window: int, batch: int, log: Path) -> Worker:
-        options, folder = speculation(way), ENVIRONMENT.folder
-        variables = {  # Intel's OpenMP, which vLLM's kernels want, and no binding of threads to cores
-            "LD_PRELOAD": str(folder / "lib" / "libiomp5.so"), "KMP_BLOCKTIME": "1",
-            "OMP_NUM_THREADS": str(self.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_CACHE_ROOT": str(folder / "cache"), "VLLM_CONFIG_ROOT": str(folder / "cache"),
-            "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
+        options = speculation(way)
         arguments = dict(
             model=str(exports.folder(self.target).resolve()), dtype=self.dtype, max_model_len=window,
             max_num_seqs=batch, enforce_eager=not self.compiled, speculative_config=options.get(CONFIG),
             additional_config=options.get(ADDITIONAL, {}), enable_prefix_caching=False, async_scheduling=False,
             disable_log_stats=False, skip_tokenizer_init=True, disable_hybrid_kv_cache_manager=True,
             num_gpu_blocks_override=1 + batch * (2 + window // BLOCK))
-        return Worker(self.title, ENVIRONMENT.python, "vllm_worker.py", log, variables, arguments=arguments)
+        return Worker(self.title, ENVIRONMENT.python, "vllm_worker.py", log, variables(self.threads),
+                      arguments=arguments)
 
 
 def speculation(way: Way) -> dict[str, object]:
@@ -179,3 +174,13 @@ def ranges(lengths: Mapping[int, int]) -> list[list[int]]:
     firsts = [1, *(equal[0] for equal in batches[1:])]
     lasts = [*(first - 1 for first in firsts[1:]), batches[-1][-1]]
     return [[first, last, lengths[equal[0]]] for first, last, equal in zip(firsts, lasts, batches)]
+
+
+def variables(threads: int) -> dict[str, str]:
+    """Of the engine's process: Intel's OpenMP, which vLLM's kernels want, and no binding of threads to cores."""
+    folder = ENVIRONMENT.folder
+    return {
+        "LD_PRELOAD": str(folder / "lib" / "libiomp5.so"), "KMP_BLOCKTIME": "1", "OMP_NUM_THREADS": str(threads),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(folder / "cache"),
+        "VLLM_CONFIG_ROOT": str(folder / "cache"), "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
