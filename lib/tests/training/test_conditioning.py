@@ -38,8 +38,8 @@ def test_trees_are_chosen_on_choosing_prompts_and_judged_on_the_others():
              accepted=500 + 100 * number * sign + 90 * (head == "dspark") + generator.integers(50))
         for head in ("dflash", "dspark") for number, (shape, form, size) in enumerate(shapes)
         for part, sign in (("choosing", 1), ("judging", -1)) for prompt in range(20)])
-    table = compare(rounds, generator).set_index(["quantity", "head", "form", "nodes"])
-    for head, nodes in product(("dflash", "dspark"), conditioning.NODES):
+    table = compare(rounds, generator).set_index(["quantity", "head", "form", "rows"])
+    for head, nodes in product(("dflash", "dspark"), conditioning.ROWS):
         values = {}
         for form, shape in (("chain", "chain:3"), ("tree", "tree@3" if nodes == 4 else "tree@7")):
             row = table.loc["accepted", head, form, nodes]

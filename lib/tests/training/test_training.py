@@ -234,10 +234,10 @@ def test_heads_that_learn_alike_fill_a_table_and_resume(chat, tmp_path, monkeypa
     monkeypatch.setattr("sys.argv", ["conditioning", "--costs"])
     conditioning.main()
     table = pd.read_csv(tmp_path / "table.csv")
-    heads_and_sizes = {*itertools.product(conditioning.HEADS, ("chain", "tree"), conditioning.NODES)}
+    heads_and_sizes = {*itertools.product(conditioning.HEADS, ("chain", "tree"), conditioning.ROWS)}
     for quantity in ("accepted", "drafting"):
         rows = table[table["quantity"] == quantity]
-        assert {*zip(rows["head"], rows["form"], rows["nodes"])} == heads_and_sizes and (rows["value"] >= 0).all()
+        assert {*zip(rows["head"], rows["form"], rows["rows"])} == heads_and_sizes and (rows["value"] >= 0).all()
     assert json.loads((tmp_path / "table.json").read_text())["plan"]["steps"] == 2
 
     monkeypatch.setattr(loop, "evaluate", None)  # which each step that is not resumed would call
