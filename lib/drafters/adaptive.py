@@ -86,6 +86,7 @@ class WhereItPays(Policy):
         return 0.8 * state[0] + accepted, 0.8 * state[1] + accepted + (not whole), whole
 
     def acceptance(self, state: tuple) -> float:
+        """The estimate of the acceptance of a token."""
         return (state[0] + 0.6 * 2) / (state[1] + 2)
 
     def depths(self, states: Sequence[tuple]) -> list[int]:

@@ -25,10 +25,12 @@ class FastestSoFar:
         self.speeds, self.idle_rounds = [math.inf] * count, [0] * count
 
     def choose(self) -> int:
+        """The choice of the next round."""
         speeds = [math.inf if idle >= IDLE else speed for idle, speed in zip(self.idle_rounds, self.speeds)]
         return speeds.index(max(speeds))
 
     def learn(self, choice: int, speed: float) -> None:
+        """Takes the tokens per second of a round with a choice."""
         earlier = self.speeds[choice]
         self.speeds[choice] = speed if earlier == math.inf else MEMORY * earlier + (1 - MEMORY) * speed
         self.idle_rounds = [0 if other == choice else idle + 1 for other, idle in enumerate(self.idle_rounds)]

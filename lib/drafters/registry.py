@@ -47,10 +47,12 @@ class Kind:
 
     @property
     def drafter(self) -> type[Drafter]:
+        """The class."""
         module, _, name = self.home.partition(":")
         return getattr(import_module(f"lib.drafters.{module}"), name)
 
     def maker(self, pair) -> Callable[..., Drafter]:
+        """Makes a drafter for a pair from options, as keywords."""
         return partial(self.drafter.of, pair) if hasattr(self.drafter, "of") else self.drafter
 
     @property

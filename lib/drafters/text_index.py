@@ -224,6 +224,7 @@ class NgramIndex:
         return [token for token in found if token is not None]
 
     def context_after(self, context: Context, token: int) -> Context:
+        """A context and one more token."""
         return (*context, token)[-self.longest :]
 
     def fill(self, parents: Sequence[int], ranks: Sequence[int]) -> dict[int, int]:

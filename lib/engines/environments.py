@@ -37,6 +37,7 @@ class Environment:
 
     @property
     def folder(self) -> Path:
+        """Where it is, or will be."""
         return HOME / self.name
 
     @property

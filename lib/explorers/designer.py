@@ -23,7 +23,7 @@ from lib.replay.rank_paths import MOST_RANK, most_frequent_paths, rank_paths
 from lib.replay.trace import Trace
 from lib.trees.tree import ROOT
 
-LEVELS, PATHS, END = 10, 1000, 255  # of recorded ranks; paths of the choosing prompts; the rank after a text's end
+LEVELS, PATHS, END = 10, 128, 255  # of recorded ranks; paths of the choosing prompts; the rank after a text's end
 SCRIPT, STYLE, PARTS = (Path(__file__).with_name(f"designer.{kind}") for kind in ("js", "css", "html"))
 DRAFTERS = "ngrams", "model", "model:vocabulary=8192", "eagle3", "dflash"
 DATA = "designer-data"  # the id of a page's element with the data

@@ -1,9 +1,9 @@
-"""The best tree of each drafter over its best chain, by the tables of a run, and why: with the costs of the run, and with
-those of other machines in data/costs.
+"""The best tree of each drafter over its best chain, by the tables of a run, and why: with the costs of the run, and of
+other machines in data/costs.
 
 The speed of a way is its tokens per round over the time of a round in plain steps. A tree pays where its width adds a
-larger part to the tokens than its rows add to the time. Of the units of prompts that choose, every second one chooses
-the best chain and the best tree here, and the others judge them.
+larger part to the tokens than its rows add to the time. The study takes the units of choosing prompts: every second
+unit chooses the best chain and the best tree, and the others judge them.
 """
 
 import numpy as np
@@ -48,8 +48,8 @@ def round_times(predictions: pd.DataFrame, tokens: pd.DataFrame) -> pd.DataFrame
 
 
 def times_elsewhere(times: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """`round_times` of the first backend's ways by the curves of data/costs, as far as their checks go: a round takes a
-    check there, and beside it as large a part of a plain step as here. costs: the table.
+    """`round_times` of the first backend's ways with the curves of data/costs, for drafts that these curves cover. A
+    round takes that machine's check, and drafting the same share of a plain step as here. costs: the table.
     """
     found, here = [times.iloc[:0]], times[times["backend"].isin(times["backend"].head(1))]
     here = here[(here["batch"] == here["batch"].min()) & (here["drafted"] >= FILLED * here["nodes"])]
@@ -68,7 +68,7 @@ def times_elsewhere(times: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _checks(costs: Costs, batch: int, ways: pd.DataFrame) -> np.ndarray:
-    """float64[W]: the mean time of a round's check in plain steps, where a draft has all of its nodes or none."""
+    """float64[W]: the mean time of a round's check in plain steps, if each draft has all of its nodes or none."""
     share = (ways["drafted"] / ways["nodes"]).to_numpy()
     whole, none = (costs.check(batch, nodes) for nodes in (ways["nodes"].to_numpy(), 0))
     return (share * whole + (1 - share) * none) / float(costs.plain(batch))
@@ -76,7 +76,7 @@ def _checks(costs: Costs, batch: int, ways: pd.DataFrame) -> np.ndarray:
 
 def best(times: pd.DataFrame, tokens: pd.DataFrame, generator: np.random.Generator) -> pd.DataFrame:
     """By backend and batch size, for ANY drafter and for each, the speed of the best tree over the best chain (value,
-    low, high, n), paired by unit; of both the way, tokens per round and time of a round.
+    low, high, n), paired by unit; for the tree and the chain also the way, tokens per round and time of a round.
     """
     columns = [form + part for form in FORMS for part in ("", " tokens", " time")]
     rows, by_writer = [], {writer: part.pivot_table(index="unit", columns=["drafter", "shape"], values="log").dropna()

@@ -131,5 +131,5 @@ def test_a_notebook_is_a_chapter_of_short_cells(notebook):
 
 def test_pages_of_the_committed_run_load_nothing_and_stay_small():
     pages = [*(NOTEBOOKS / "executed").rglob("*.html")]
-    assert sum(path.stat().st_size for path in pages) <= 3.25 * 2**20
+    assert sum(path.stat().st_size for path in pages) <= 3 * 2**20
     assert all("Content-Security-Policy" in path.read_text(encoding="utf-8")[:1000] for path in pages)

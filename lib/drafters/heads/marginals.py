@@ -99,7 +99,7 @@ class BlockHead(Head):
         return states if self.config.shifted else states[..., 1:, :]
 
     def along(self, target, hidden: Sequence[Tensor], tokens: Tensor, before: Tensor, depth: int) -> Sequence[Tensor]:
-        """As for `Head`, from a forward pass of STARTS rounds each."""
+        """As for `Head`; each forward pass reads STARTS rounds."""
         features, size, states = self.read(hidden), self.config.block_size, []
         text, block_positions = (torch.arange(count, device=features.device) for count in (features.shape[1], size))
         for part in before.split(STARTS):

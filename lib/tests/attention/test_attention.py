@@ -17,6 +17,7 @@ from lib.trees import Tree
 SAMPLE = torch.zeros(1, 1, 1, 8)
 FAST = [name for name in BACKENDS if name != "reference" and refusal(name, SAMPLE, SAMPLE, SAMPLE) is None]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 3e-3, torch.float16: 1e-3}
+EXACT = {torch.float64: 1e-12, torch.float32: 5e-6}  # of sums in another order, in any one number
 each_backend = pytest.mark.parametrize("backend", FAST)
 drawn = settings(deadline=None, max_examples=25)
 
@@ -72,6 +73,21 @@ def test_equals_the_float64_reference(backend, problem, window, softcap, sunk, s
     ours = tree_attention(*problem, backend=backend, **more)
     assert ours.dtype == query.dtype and ours.shape == query.shape
     assert error(ours, truth) <= (4 if sunk or softcap or scale else 1.5) * TOLERANCE[query.dtype]
+
+
+@each_backend
+@drawn
+@given(nodes=st.integers(1, 12), prefix=st.integers(0, 30), group=st.integers(1, 3), dim=st.sampled_from([8, 32]),
+       dtype=st.sampled_from(list(EXACT)), seed=st.integers(0, 999))
+def test_a_chain_is_causal_attention(backend, dtype, nodes, prefix, group, dim, seed):
+    generator = torch.Generator().manual_seed(seed)
+    whole = torch.randn(1, 2 * group, prefix + nodes, dim, generator=generator, dtype=dtype)
+    key, value = torch.randn(2, 1, 2, prefix + nodes, dim, generator=generator, dtype=dtype)
+    causal = torch.nn.functional.scaled_dot_product_attention(
+        whole, key.repeat_interleave(group, 1), value.repeat_interleave(group, 1), is_causal=True)
+    chain = ancestors(range(-1, nodes - 1))
+    ours = tree_attention(whole[:, :, prefix:], key, value, chain, prefix, backend=backend)
+    torch.testing.assert_close(ours, causal[:, :, prefix:], rtol=0, atol=EXACT[dtype])
 
 
 @each_backend
