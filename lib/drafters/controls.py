@@ -1,4 +1,4 @@
-"""Controls: drafters of random tokens, of excerpts of text, and one that knows the target's continuation."""
+"""Controls: drafters of random tokens, and of excerpts of text."""
 
 import random
 from typing import Sequence
@@ -6,7 +6,7 @@ from typing import Sequence
 import torch
 from torch import Tensor
 
-from lib.drafters.drafter import TextDrafter, favourites, static
+from lib.drafters.drafter import TextDrafter, static
 from lib.trees.tree import Tree
 from lib.verify.draft import Draft
 
@@ -59,27 +59,3 @@ class ExcerptDrafter(RandomDrafter):
             if len(siblings.unique()) == len(children):
                 tokens[children] = siblings
         return tokens
-
-
-class OracleDrafter(RandomDrafter):
-    """Puts the target's own continuation of each text on the path of first children: the most a shape can reach.
-
-    Off that path, and where a continuation has ended, tokens are random.
-    """
-
-    @classmethod
-    def of(cls, pair, *, texts: Sequence[list[int]], generator: torch.Generator) -> "OracleDrafter":
-        """For the vocabulary of the pair's target; texts: prompts with their continuations."""
-        drafter = super().of(pair, generator=generator)
-        drafter.whole_texts = texts
-        return drafter
-
-    def draft(self, text: list[int], shape: Tree) -> Draft:
-        draft = super().draft(text, shape)
-        tokens, length = draft.tokens, len(text)
-        ahead = next((whole[length:] for whole in self.whole_texts if whole[:length] == text), [])
-        for node, token in zip(favourites(shape)[1:], ahead):
-            siblings = list(shape.children(shape.parents[node]))
-            tokens[siblings] = tokens[siblings].where(tokens[siblings] != token, tokens[node])  # stay distinct
-            tokens[node] = token
-        return draft

@@ -86,7 +86,6 @@ DRAFTERS: dict[str, Kind] = {
                    written=MADE_SO),
     "mtp": Kind("mtp:MtpDrafter", specs=("mtp",), advised=True),
     "random": Kind("controls:RandomDrafter", Traits(AGAIN, control=True), specs=("random",)),
-    "oracle": Kind("controls:OracleDrafter", Traits(control=True), specs=("oracle",)),
 }
 
 

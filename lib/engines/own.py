@@ -91,4 +91,5 @@ class Decoding(Running):
         steps = [after for before, after in zip([None, *rounds], rounds) if before is None or after.row <= before.row]
         passes = [step for step in steps if step.draft_calls] or steps
         return Decoded(generation.new_tokens, seconds, prefill=seconds - sum(step.seconds for step in steps),
-                       drafting=sum(step.draft_seconds for step in steps), steps=len(steps), drafting_steps=len(passes))
+                       drafting=sum(step.draft_seconds for step in steps), steps=len(steps), drafting_steps=len(passes),
+                       accepted=generation.accepted)

@@ -81,8 +81,6 @@ def _try(model) -> None:
 
 def _check_kind(source: registry.Source | None, kind: str) -> None:
     """PairError for a model that cannot have weights of this kind."""
-    if source and kind != NONE and source.kind == registry.RANDOM:
-        raise PairError(f"{source} has random weights, dtype is {kind!r}; take 'auto', or save it and name its folder")
     if source and kind == STORED and source.kind != registry.GGUF:
         raise PairError(f"dtype is {kind!r}, but {source} is no GGUF file; take 'auto' or 'int8' for it, as in "
                         "dtype=\"stored|auto\"")

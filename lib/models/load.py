@@ -17,9 +17,8 @@ from lib.models import checks, registry
 from lib.models.checks import PairError
 from lib.models.dialogue import end_of_turn, has_template
 from lib.models.recurrent import read_in_steps
-from lib.models.registry import HUB, NANO, NO_MODEL, PAIRS, RANDOM, SMOLLM2, Source, local, sources
+from lib.models.registry import HUB, NANO, NO_MODEL, PAIRS, SMOLLM2, Source, local, sources
 
-SEED = 0  # of random weights
 PROVEN = "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"  # that verify drafts without a trial
 MOST_LAYERS = 1000  # more are a broken file's, and would take hours to build
 Format = str | torch.dtype  # a number format, by its name or "auto", or as it is
@@ -171,12 +170,9 @@ def check_pairs(names: Sequence[str], is_served: bool = False) -> list[tuple[Sou
 def config_of(source: Source):
     """A source's configuration. PairError where its model cannot be built, or cannot verify drafts."""
     config = _read(AutoConfig, source)
-    if source.kind == RANDOM and source.revision:
-        config.num_hidden_layers = int(source.revision)
     layers = getattr(config.get_text_config(), "num_hidden_layers", 1)
     if not (isinstance(layers, int) and 0 < layers <= MOST_LAYERS):
-        remedy = f"give 1 to {MOST_LAYERS} after its @" if source.kind == RANDOM else "fetch it again"
-        raise PairError(f"config.json of {source} has num_hidden_layers {layers!r}; {remedy}")
+        raise PairError(f"config.json of {source} has num_hidden_layers {layers!r}; fetch it again")
     checks.check_tree(source, config)
     if config.get_text_config() is not config:
         with checks.errors_of(source), torch.device("meta"):
@@ -229,11 +225,11 @@ def _generation_settings(source: Source, config) -> GenerationConfig:
 
 
 def _tokenizer(source: Source):
-    """A source's tokenizer; for random weights the shipped family's, and for the shipped drafter its target's. That of
-    a GGUF file is read as it was converted: transformers' class for the type of model may cut text in another way.
+    """A source's tokenizer; for the shipped drafter its target's. That of a GGUF file is read as it was converted:
+    transformers' class for the type of model may cut text in another way.
     """
-    if source.written == NANO or source.kind == RANDOM:
-        return _tokenizer(local(registry.source(SMOLLM2 if source.written == NANO else "base")))
+    if source.written == NANO:
+        return _tokenizer(local(registry.source(SMOLLM2)))
     return _read(PreTrainedTokenizerFast if source.gguf else AutoTokenizer, source)
 
 
@@ -249,19 +245,13 @@ def _model(source: Source, dtype: torch.dtype, device: str | torch.device):
     others, which it would leave out.
     """
     register()
-    if source.kind == RANDOM:
-        with torch.random.fork_rng(), torch.device(device):
-            torch.manual_seed(SEED)
-            model = AutoModelForCausalLM.from_config(config_of(source), dtype=dtype, attn_implementation=TREE)
-        model.name_or_path = str(source)  # an empty one would be taken for the current folder
-    else:
-        model, info = _read(_loader(_read(AutoConfig, source)), source, dtype=dtype, attn_implementation=TREE,
-                            use_safetensors=True, output_loading_info=True)
-        checks.check_weights(source, model, info["missing_keys"], info["unexpected_keys"])
-        whole, model = model, text_model(source, model)
-        if model is not whole:
-            checks.check_text_model(source, whole, model)
-        model.gguf_file = source.gguf  # from which the folder was made; empty without one
+    model, info = _read(_loader(_read(AutoConfig, source)), source, dtype=dtype, attn_implementation=TREE,
+                        use_safetensors=True, output_loading_info=True)
+    checks.check_weights(source, model, info["missing_keys"], info["unexpected_keys"])
+    whole, model = model, text_model(source, model)
+    if model is not whole:
+        checks.check_text_model(source, whole, model)
+    model.gguf_file = source.gguf  # from which the folder was made; empty without one
     model = model.to(device).eval()
     if takes_chains(model.config):
         read_in_steps(model)

@@ -10,9 +10,7 @@ from lib.models.packages import PACKAGED
 
 SHIPPED = Path(__file__).parents[2] / "data" / "models"
 NO_MODEL = "none"  # the name of the draft model of a target alone
-SIZES = SHIPPED / "sizes"  # a config.json each, with the numbers that a model's makers publish
-RANDOM = "random:"  # before one of SIZES: with random weights, to measure costs, which do not depend on the weights
-FOLDER, GGUF, HUB = "folder", "gguf", "hub"  # the other kinds of sources
+FOLDER, GGUF, HUB = "folder", "gguf", "hub"  # kinds of sources
 SMOLLM2, GEMMA3 = PACKAGED  # the headline target, and an optional one
 NANO = f"{SMOLLM2}/nano"  # in a folder of its target's name, whose tokenizer it shares
 FAMILY = ("base/small", "base/tiny", "base/tiny-base", "small/tiny", "small/tiny-small")  # target/drafter
@@ -25,11 +23,11 @@ PAIRS: dict[str, tuple[str, ...]] = (
 class Source:
     """Where a model comes from."""
 
-    kind: str  # FOLDER, GGUF or RANDOM of this machine, or HUB
+    kind: str  # FOLDER or GGUF of this machine, or HUB
     where: str  # the folder, file or hub id
     name: str = field(compare=False)  # as figures show it
     written: str = field(compare=False)  # the text that names it from any folder
-    revision: str | None = None  # of a hub id; of a size its number of layers
+    revision: str | None = None  # of a hub id
     gguf: str = ""  # the GGUF file of which the folder is the converted model
 
     def __str__(self) -> str:
@@ -45,7 +43,7 @@ def parts(name: str) -> tuple[str, ...]:
     texts = tuple(part.strip() for part in str(name).split("|"))
     # A text alone names something local, or a hub id that is no misspelt pair.
     owner, slash, _ = texts[0].partition("/")
-    is_local = texts[0].startswith((RANDOM, ".", "/", "~")) or texts[0].endswith(files.SUFFIX) or Path(texts[0]).exists()
+    is_local = texts[0].startswith((".", "/", "~")) or texts[0].endswith(files.SUFFIX) or Path(texts[0]).exists()
     is_target = is_local or texts[0] in SHIPPED_NAMES or slash and owner not in SHIPPED_NAMES
     if not all(texts) or len(texts) > 2 or len(texts) == 1 and not is_target:
         raise PairError(f"pair {name!r} is unknown; choose one of {', '.join(PAIRS)}, or write 'TARGET' or "
@@ -60,9 +58,8 @@ def sources(name: str) -> tuple[Source, Source | None]:
 
 
 def source(text: str) -> Source:
-    """One model: a shipped one, one of `PACKAGED` from its package, a local folder, a GGUF file or a folder with one, a
-    hub id (optionally with "@REVISION"), or a published size with random weights, as "random:llama-3-8b" (optionally
-    with "@LAYERS"). PairError for a folder or file that does not exist; hub ids are not looked up.
+    """One model: a shipped one, one of `PACKAGED` from its package, a local folder, a GGUF file or a folder with one, or
+    a hub id (optionally with "@REVISION"). PairError for a folder or file that does not exist; hub ids are not looked up.
     """
     if package := PACKAGED.get(text):
         if (file := package.file()) is None:
@@ -81,12 +78,6 @@ def source(text: str) -> Source:
     if path.is_dir():
         files.check_model(path)
         return Source(FOLDER, str(path), path.name, written)
-    if text.startswith(RANDOM):
-        size = SIZES / where.removeprefix(RANDOM)
-        if not size.is_dir() or at and not revision.isdecimal():
-            raise PairError(f"there is no size {text!r}; give random:NAME or random:NAME@LAYERS with one of "
-                            f"{', '.join(sorted(size.name for size in SIZES.iterdir()))}")
-        return Source(RANDOM, str(size), text, text, revision or None)
     if is_shipped or text.startswith((".", "/", "~")) or where.count("/") > 1:
         raise PairError(f"there is no folder {text}; give one with config.json, model.safetensors and tokenizer files")
     if at and not revision:

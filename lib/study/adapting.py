@@ -165,8 +165,7 @@ def _best(texts: Sequence[Text], choices: Sequence[int]) -> int:
 
 def _drafting(costs: Costs, name: str, longest: int) -> np.ndarray:
     """float64[longest]: seconds of drafting chains of 1, 2, ... tokens."""
-    seconds = costs.drafting.get(1, {}).get(name)
-    return np.array([seconds(chain(length)) if seconds else 0.0 for length in range(1, longest + 1)])
+    return np.array([costs.draft(Way("", name, chain(length)), 1) for length in range(1, longest + 1)])
 
 
 def _accepted(recorded: Recorded, name: str, drafter: Drafter, longest: int) -> list[np.ndarray]:

@@ -48,7 +48,8 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                     table.extend([dict(
                         backend=bench.backend.name, batch=batch, way=way.name, part=part,
                         call=bench.prompts.names[rows[0]], turn=turn, tokens=sum(map(len, decoded.tokens)),
-                        seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted, parted=parted)])
+                        seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted, parted=parted,
+                        accepted=decoded.accepted)])
 
 
 def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from lib import forward
 from lib.drafters import make
-from lib.engines.methods import PLAIN, PLAIN_WAY, Way
+from lib.engines.methods import Way
 from lib.lab import atomic_file, provenance, stats
 from lib.lab.chapter import Store
 from lib.models import load
 from lib.models.registry import SMOLLM2
 from lib.replay import recording
-from lib.study import acceptance
+from lib.study import acceptance, costs
 from lib.study.bench import CHOOSING, JUDGING, Bench, of_pair, without_loops
 from lib.study.candidates import static_ways
 from lib.training.heads import OPTIONS, feature_layers, learn
@@ -41,7 +41,6 @@ BLOCK = {"block_size": 4, "shifted": True, "qk_norm": False, "learned_places": T
 HEADS = {"dspark": BLOCK | {"markov_rank": 64}, "dflash": BLOCK, "medusa": OPTIONS["medusa"], "eagle3": {}}
 PROMPTS = dict(prompts="", choose_prompts=2, judge_prompts=6, new_tokens=128, seed=PLAN.seed)
 ROWS = (4, 8, 16, 32)  # of a check: a draft and the root
-TURNS, TIMED_TOKENS = 7, 16  # calls of each way, of which the first warms up, and their tokens
 
 
 @dataclass(frozen=True)
@@ -98,20 +97,12 @@ def compare(rounds: pd.DataFrame, generator: np.random.Generator) -> pd.DataFram
     ]).merge(judged[[*by, "shape"]].drop_duplicates())
 
 
-def time_drafting(bench: Bench, ways: Sequence[Way], generator: np.random.Generator) -> pd.DataFrame:
-    """Drafting per round in plain steps, each call over that of plain decoding in its turn: median and quartiles."""
-    ratios, shortest = [], sorted(bench.ids(bench.rows(CHOOSING)), key=len)
-    with bench.running(PLAIN_WAY, *ways) as running:
-        for turn in range(TURNS):
-            prompts = [shortest[turn % len(shortest)]]
-            plain = running[PLAIN].decode(prompts, TIMED_TOKENS)
-            for way in (ways[index] for index in generator.permutation(len(ways))):
-                decoded = running[way.name].decode(prompts, TIMED_TOKENS)
-                ratios.append((way.method, way.shape_name, decoded.drafting / decoded.drafting_steps
-                               / (plain.seconds - plain.prefill) * plain.steps))
-    ratios = pd.DataFrame(ratios[len(ways):], columns=["head", "shape", "ratio"]).groupby(["head", "shape"])["ratio"]
-    quartiles = ratios.quantile([0.5, 0.25, 0.75]).unstack().set_axis(["value", "low", "high"], axis=1)
-    return quartiles.assign(n=ratios.size(), quantity="drafting").reset_index()
+def drafting(bench: Bench, ways: Sequence[Way]) -> pd.DataFrame:
+    """What drafting by each way adds to a round, in plain steps, by the timed shapes of its head."""
+    rows = costs.measure(bench, ways, ROWS[-1] - 1)
+    timed, curves = rows.query(costs.DRAFTING).groupby("method")["n"].sum(), costs.Costs.of(rows)
+    return pd.DataFrame([dict(head=way.method, shape=way.shape_name, value=curves.draft(way, 1) / curves.plain(1),
+                              n=timed[way.method], quantity="drafting") for way in ways])
 
 
 def main() -> None:
@@ -129,7 +120,7 @@ def main() -> None:
         accepted = table[table["quantity"] == "accepted"].drop(columns=[*stats.FIELDS, "quantity"])
         chosen = {*accepted[["head", "shape"]].itertuples(index=False, name=None)}
         ways = [way for way in ways if (way.method, way.shape_name) in chosen]
-        table = pd.concat([table, accepted.merge(time_drafting(bench, ways, generator))])
+        table = pd.concat([table, accepted.merge(drafting(bench, ways))])
     parameters = {kind: sum(map(Tensor.numel, head.parameters())) for kind, head in trained.items()}
     table = table.assign(parameters=table["head"].map(parameters)).round(4)
     facts = provenance.commit() | dict(machine=provenance.machine(), versions=provenance.imported(), plan=asdict(PLAN),

@@ -232,8 +232,6 @@ def test_options_are_read_from_a_drafters_name():
         make("model", SimpleNamespace(target=MODEL, draft_model=None, target_name="t"))
 
 
-def test_the_oracle_is_accepted_whole_and_random_tokens_hardly_ever():
-    best = decode(made("oracle"), shape="chain:5", rows=2)
-    assert sorted((record.position, record.accepted) for record in best.rounds) == [(1, 5)] * 5 + [(7, 5)] * 5
+def test_random_tokens_are_hardly_ever_accepted():
     chance = decode(made("random"), shape="star:3")
     assert sum(record.accepted for record in chance.rounds) < sum(record.drafted for record in chance.rounds) / 3

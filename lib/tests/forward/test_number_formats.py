@@ -110,11 +110,10 @@ def test_models_that_pairs_share_are_quantised_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize("keywords, says", [
     (dict(dtype="int3"), "dtype is 'int3'; give one of float32"), (dict(dtype="float32|int3"), "dtype is"),
     (dict(dtype="float32|float32|float32"), "dtype is"), (dict(dtype=""), "dtype is ''"),
-    (dict(dtype="stored"), "dtype is 'stored', but small is no GGUF file"),
-    (dict(name="random:llama-68m@1", dtype="int8"), "random weights")])
+    (dict(dtype="stored"), "dtype is 'stored', but small is no GGUF file")])
 def test_what_cannot_have_a_format_is_refused_by_name(keywords, says):
     with pytest.raises(PairError, match=says):
-        forward.load_pair(**{"name": "small/tiny"} | keywords)
+        forward.load_pair("small/tiny", **keywords)
 
 
 @pytest.mark.parametrize("units, missing, faster, expected", [

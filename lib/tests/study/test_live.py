@@ -53,7 +53,7 @@ def test_every_drafter_writes_the_targets_text_and_a_row_is_its_rounds(tmp_path)
 def test_who_decodes_live():
     assert live.possible(PAIRS[:1]) == ["adaptive:history", "adaptive:complexity", "adaptive:pays"]
     assert live.possible([ALONE]) == []
-    assert not any(map(live.is_live, ["model", "lookup", "combined", "eagle3", "random", "oracle"]))
+    assert not any(map(live.is_live, ["model", "lookup", "combined", "eagle3", "random"]))
     assert all(map(live.is_live, ["adaptive:pays", "choosing", "merged"]))
 
 

@@ -1,8 +1,6 @@
 """Heads that learn alike: passes of the target are computed once; other prompts choose trees than those that judge."""
 
-from contextlib import nullcontext
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,7 +10,8 @@ import torch
 from lib.engines.methods import Way
 from lib.tests import small_models
 from lib.training import conditioning
-from lib.training.conditioning import KeptPasses, compare, time_drafting
+from lib.training.conditioning import KeptPasses, compare
+from lib.trees import named
 
 
 def test_a_pass_is_computed_once_for_each_text_and_kept_by_layer(tmp_path):
@@ -52,21 +51,10 @@ def test_trees_are_chosen_on_choosing_prompts_and_judged_on_the_others():
     assert {*over.index.get_level_values("head")} == {"dspark"} and over["low"].gt(0).all() and len(over) == 8
 
 
-def test_drafting_is_timed_in_plain_steps_of_the_same_turn_and_the_first_turn_warms_up():
-    """On a machine that becomes slower."""
-    clock = [1.0]
-
-    def plain(prompts, tokens):
-        clock[0] *= 2
-        return SimpleNamespace(seconds=5 + 10 * clock[0], prefill=5, steps=10)
-
-    def drafting(share):
-        return lambda prompts, tokens: SimpleNamespace(drafting=8 * share(clock[0]) * clock[0], drafting_steps=8)
-
-    decode = {"plain": plain, "a": drafting(lambda now: 0.5), "b": drafting(lambda now: 9 if now == 2 else 0.25)}
-    running = {name: SimpleNamespace(decode=decoded) for name, decoded in decode.items()}
-    bench = SimpleNamespace(rows=lambda part: [3, 4], ids=lambda rows: [[row] for row in rows],
-                            running=lambda *ways: nullcontext(running))
-    found = time_drafting(bench, [Way("a", "a"), Way("b", "b")], np.random.default_rng(0))
-    assert found[["value", "low", "high"]].to_numpy().tolist() == [[0.5] * 3, [0.25] * 3]
-    assert (found["n"] == conditioning.TURNS - 1).all()
+def test_drafting_is_in_plain_steps_by_the_levels_of_the_shapes_that_were_timed(monkeypatch):
+    """Of the recorded ways, others than those that were timed."""
+    timed = [("plain", "nodes:0", 0, 10.0), ("a", "chain:1", 1, 2.0), ("a", "chain:4", 4, 5.0), ("forced", "nodes:1", 1, 11.0)]
+    rows = pd.DataFrame(timed, columns=["method", "shape", "nodes", "ms"]).assign(batch=1, n=3)
+    monkeypatch.setattr(conditioning.costs, "measure", lambda bench, ways, most_nodes: rows)
+    found = conditioning.drafting(None, [Way("a", "a", named(name), name) for name in ("chain:2", "chain:3")])
+    assert found["value"].tolist() == pytest.approx([0.3, 0.4]) and found["n"].eq(6).all()
