@@ -80,11 +80,11 @@ class Drafter:
         """The drafter's ranks int32[N, L, depth] and probabilities float32[N, L, depth] of the tokens of known texts.
 
         hidden_states: the target's for each text without its last token, [1, T_i - 1, H] per layer, for a drafter that
-        wants them. texts int64[T_i]: prompts and their continuations; starts: the position of the first root in each, at least 1.
-        A row has T_i - 1 - starts[i] transitions, L is their largest number, or 1. Entry [i, t, d] is that of the token
-        d + 1 places after token starts[i] + t, in a round that starts at this root and follows the text: rank 0 for the
-        favourite, of equals the lower token first; -1 and 0 after the end of a row; a rank beyond all others for a
-        token that the drafter cannot propose.
+        wants them. texts int64[T_i]: prompts and their continuations; starts: the position of the first root in each,
+        at least 1. A row has T_i - 1 - starts[i] transitions, L is their largest number, or 1. Entry [i, t, d] is that
+        of the token d + 1 places after token starts[i] + t, in a round that starts at this root and follows the text:
+        rank 0 for the favourite, of equals the lower token first; -1 and 0 after the end of a row; a rank beyond all
+        others for a token that the drafter cannot propose.
         """
         raise ValueError(f"a {type(self).__name__} cannot be recorded in a trace: its drafts depend on more than the "
                          "text and the path; decode with it live")

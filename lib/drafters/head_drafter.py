@@ -70,8 +70,8 @@ class HeadDrafter(Drafter):
         """Of a kind that runs layers over a cache."""
 
     def _ahead(self, hidden: Sequence[Tensor], text: Tensor, start: int, depth: int) -> Iterable[Tensor]:
-        """For d = 0, 1, ... the logits [n, V or K] of the tokens d + 1 after each root, from hidden states [1, T - 1, H]
-        per layer of text int64[T] without its last token. Roots are the tokens from `start` to the last but one.
+        """For d = 0, 1, ... the logits [n, V or K] of the tokens d + 1 after each root, from hidden states
+        [1, T - 1, H] per layer of text int64[T] without its last token. Roots: tokens from `start` to the last but one.
         """
         tokens = torch.cat([text, text.new_zeros(depth)])[None].to(self.target.device)
         before = torch.arange(start, len(text) - 1, device=tokens.device)

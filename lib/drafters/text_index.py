@@ -155,8 +155,8 @@ class NgramTables:
         """
         kind, size = settings.get("kind"), settings.get("vocab_size")
         if (kind, size) != ("ngrams", vocabulary):
-            raise ValueError(f"the folder of tables is {str(folder)!r}, which holds {kind!r} of a target with vocab_size "
-                             f"{size}, not 'ngrams' of one with {vocabulary}; name another folder")
+            raise ValueError(f"the folder of tables is {str(folder)!r}, which holds {kind!r} of a target with "
+                             f"vocab_size {size}, not 'ngrams' of one with {vocabulary}; name another folder")
         orders = []
         for n in range(1, 1 + sum(name.startswith("context.") for name in tensors)):
             columns = [tensors.get(f"{name}.{n}") for name in ("context", "said")]

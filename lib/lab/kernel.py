@@ -1,4 +1,4 @@
-"""The kernel of a run's notebooks: IPython's, in the interpreter of the command, whatever kernels Jupyter's folders hold.
+"""The kernel of a run's notebooks: IPython's, in the command's interpreter, whatever kernels Jupyter's folders hold.
 As `python -m lib.lab.kernel ... --imported=FILE` it runs one, which at its end writes what it imported as JSON.
 """
 

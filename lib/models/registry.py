@@ -58,8 +58,8 @@ def sources(name: str) -> tuple[Source, Source | None]:
 
 
 def source(text: str) -> Source:
-    """One model: a shipped one, one of `PACKAGED` from its package, a local folder, a GGUF file or a folder with one, or
-    a hub id (optionally with "@REVISION"). PairError for a folder or file that does not exist; hub ids are not looked up.
+    """One model: a shipped one, one of `PACKAGED` from its package, a local folder, a GGUF file or a folder with one,
+    or a hub id (optionally with "@REVISION"), which is not looked up. PairError for a folder or file that is missing.
     """
     if package := PACKAGED.get(text):
         if (file := package.file()) is None:
@@ -95,7 +95,7 @@ def local(source: Source) -> Source:
 
 
 def files_of(source: Source) -> list[Path]:
-    """The files or the folder of a model; of a hub's the file of the cache that holds its commit. Nothing is fetched."""
+    """The files or the folder of a model; of a hub's the cache's file with its commit. Nothing is fetched."""
     if source.kind == GGUF:
         return files.shards(Path(source.where))
     if source.kind != HUB:

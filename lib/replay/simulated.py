@@ -84,8 +84,8 @@ def rounds(recorded: Recorded, drafter: Drafter, shape: Growth | Tree, *, rows: 
 
 
 def rounds_behind(recorded: Recorded, combined: CombinedDrafter, tree: Tree, ranked: str) -> SimulatedWalk:
-    """The `rounds` of a look-up in front of a drafter whose ranks stand in the trace under a name: the text decides where
-    the look-up drafts, and what; the ranks decide the other rounds, so that no model runs.
+    """The `rounds` of a look-up in front of a drafter whose ranks stand in the trace under a name: the text decides
+    where the look-up drafts, and what; the ranks decide the other rounds, so that no model runs.
     """
     walk, other = exact.rounds(recorded.trace, tree, ranked), combined.drafter
     passes = np.full_like(walk.rows, 1 if other.traits.one_pass else tree.max_depth)

@@ -39,8 +39,8 @@ class Text:
     """What each choice gives at each of the S transitions of a text: column 0 is a plain step, column d * longest + k a
     chain of k tokens of drafter d.
 
-    tokens: int64[S, C] that a round adds; seconds: float64[S, C] that it takes; drafted: int64[S, C]. ids: the text with
-    its first root and the tokens that its last round may add; prompt: what comes before.
+    tokens: int64[S, C] that a round adds; seconds: float64[S, C] that it takes; drafted: int64[S, C]. ids: the text
+    with its first root and the tokens that its last round may add; prompt: what comes before.
     """
 
     tokens: np.ndarray
@@ -94,7 +94,7 @@ class Text:
 
 
 def measure(bench: Bench, recorded: Recorded, ways: Sequence[Way]) -> None:
-    """Adds the missing rows of the table "adapting" for the judging prompts, by the bench's costs and those of ELSEWHERE.
+    """Adds the missing rows of the table "adapting" for the judging prompts, by the costs of the bench and of ELSEWHERE.
 
     ways: of whose drafters those compete whose chains the trace's ranks decide, or the text alone.
     """

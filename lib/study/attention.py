@@ -238,8 +238,8 @@ def products(dtype: torch.dtype, device: str) -> Iterator[tuple[int, Call]]:
 
 
 def growth_law(rows: pd.DataFrame) -> pd.DataFrame:
-    """How the time of attention grows: for each dtype ms = fixed_ms + keys (ns_per_key + nodes x ns_per_pair) / 1e6 with
-    batch x (prefix + nodes) keys, by least squares of relative errors without negative terms; its errors, n settings.
+    """How the time of attention grows: for each dtype ms = fixed_ms + keys (ns_per_key + nodes x ns_per_pair) / 1e6
+    with batch x (prefix + nodes) keys, by least squares of relative errors without negative terms; its errors, n settings.
 
     rows: of the table "attention", of one alternative.
     """

@@ -86,8 +86,8 @@ def form_of(name: str) -> str:
 
 
 def family_and_nodes(name: str) -> tuple[str, int]:
-    """The family of a tree's name with its numbers, and its draft nodes: ("kary:2", 16) of "kary:2@16", and ("chain", 8)
-    of "chain:8".
+    """The family of a tree's name with its numbers, and its draft nodes: ("kary:2", 16) of "kary:2@16", and
+    ("chain", 8) of "chain:8".
     """
     family, at, budget = name.partition("@")
     return (family, int(budget)) if at else ("chain" if form_of(name) == CHAIN else name, named(name).budget)

@@ -40,7 +40,7 @@ class Eagle3Head(Head):
                 torch.cat([self.midlayer.input_layernorm(embedded), normed], dim=-1))
 
     def along(self, target, hidden: Sequence[Tensor], tokens: Tensor, before: Tensor, depth: int) -> Iterator[Tensor]:
-        """As for `Head`; the head is unrolled from every entry up to the last root at once, each on its own features."""
+        """As for `Head`; the head is unrolled from every entry up to the last root at once, each on its features."""
         attend, features = Unrolled(), self.read(hidden)[:, : before[-1]]
         entries = torch.arange(features.shape[1], device=features.device)
         for step in range(depth):
