@@ -228,7 +228,7 @@ def test_heads_that_learn_alike_fill_a_table_and_resume(chat, tmp_path, monkeypa
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
     asked = dict(prompts=str(tmp_path / "prompts.jsonl"), choose_prompts=8, judge_prompts=8, new_tokens=12, seed=0)
     changed = {"SMOLLM2": str(chat), "FOLDER": tmp_path / "made", "TABLE": tmp_path / "table.csv", "PROMPTS": asked,
-               "PLAN": replace(conditioning.PLAN, steps=2, length=24, windows=6), "TURNS": 2, "TIMED_TOKENS": 4}
+               "PLAN": replace(conditioning.PLAN, steps=2, length=24, windows=6)}
     for name, value in changed.items():
         monkeypatch.setattr(conditioning, name, value)
     monkeypatch.setattr("sys.argv", ["conditioning", "--costs"])
