@@ -75,7 +75,7 @@ class RoundsExplorer:
         if drafter in offered:
             self.drafter.value = self.other_drafter.value = drafter
         self.temperature = ipywidgets.BoundedFloatText(0.0, min=0.0, max=HOTTEST, step=0.1, description="temperature",
-                                                       **late)
+                                                       style={"description_width": "initial"}, **late)
         self.rule = ipywidgets.Dropdown(options=SAMPLED, description="sampled by")
         self.new_tokens = ipywidgets.BoundedIntText(new_tokens, 2, MOST_TOKENS, description="new tokens", **late)
         self.prompt = ipywidgets.Dropdown(options=listed, description="prompt", layout=wide)
