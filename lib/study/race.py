@@ -49,7 +49,7 @@ def race(bench: Bench, ways: Sequence[Way], batch: int, part: str, logs: Logs = 
                         backend=bench.backend.name, batch=batch, way=way.name, part=part,
                         call=bench.prompts.names[rows[0]], turn=turn, tokens=sum(map(len, decoded.tokens)),
                         seconds=decoded.seconds, prefill=decoded.prefill, predicted=predicted, parted=parted,
-                        accepted=decoded.accepted)])
+                        accepted=decoded.accepted if decoded.accepted >= 0 else np.nan)])
 
 
 def timed(bench: Bench, batch: int, part: str) -> pd.DataFrame:
