@@ -68,12 +68,11 @@ _OTHERS = list(map(Style, (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, BLACK, 
 
 
 def styles_of(names: Iterable[str]) -> dict[str, Style]:
-    """A style for each name: its own, else that of its family ("kary:4"), else the next of the palette."""
-    others, styles = cycle(_OTHERS), {}
-    for name in dict.fromkeys(names):
-        family = str(name).partition("@")[0].partition(":")[0]
-        styles[name] = STYLES.get(name) or STYLES.get(family) or next(others)
-    return styles
+    """A style for each name: its own, else that of its family ("kary:4"), else the next of the palette that is free."""
+    families = {name: str(name).partition("@")[0].partition(":")[0] for name in names}
+    styles = {name: STYLES.get(name) or STYLES.get(family) for name, family in families.items()}
+    others = cycle([style for style in _OTHERS if style not in styles.values()])
+    return {name: style or next(others) for name, style in styles.items()}
 
 
 def shown(name: str) -> str:
