@@ -10,7 +10,7 @@ import pytest
 
 from lib.lab import provenance, stats, tables, theme
 from lib.lab.chapter import Chapter
-from lib.models.registry import SIZES
+from lib.models.registry import SHIPPED
 from lib.tests.test_chapters import NOTEBOOKS, REFERENCE, cells_of, draw
 
 HOME, REPORT = provenance.HOME, NOTEBOOKS / "06_report.ipynb"
@@ -169,7 +169,7 @@ def test_the_time_of_attention_is_that_of_its_tables(shown):
     costs = tables.read(REFERENCE, "05_costs").query("backend == @backend and batch == 1 and method == 'forced'")
     check, prompt = costs.set_index("nodes")["ms"][int(nodes)], tables.read(REFERENCE, "05_prompts")["tokens"].median()
     assert near(ms, check) and near(start, prompt)
-    config = json.loads((SIZES / tables.read(REFERENCE, "05_texts")["target"].iloc[0] / "config.json").read_text())
+    config = json.loads((SHIPPED / "sizes" / tables.read(REFERENCE, "05_texts")["target"].iloc[0] / "config.json").read_text())
     timed, heads = PARAMETERS["03_attention_timing"], config["num_attention_heads"]
     width = config["num_hidden_layers"] * config["hidden_size"] / heads / timed["head_dim"] / 1e6
     _, per_key, per_pair = width * laws[backend.partition(":")[2]]
