@@ -73,10 +73,13 @@ def run(home: Path, words: Sequence[str], run: str | None, settings: Sequence[st
 
 
 def with_installed_models(plan: RunPlan, settings: Sequence[str] = ()) -> RunPlan:
-    """The plan; where SmolLM2's package is missing and no setting names pairs, with a pair of the shipped family."""
+    """The plan: with all drafters where settings name pairs alone; with a pair that ships where SmolLM2 is missing."""
     from lib.models.registry import FAMILY, SMOLLM2
 
-    is_named = any(setting.startswith("pairs") for setting in settings)
+    is_named, has_drafters = (any(setting.startswith(name) for setting in settings) for name in ("pairs", "drafters"))
+    if is_named and not has_drafters:
+        plan = replace(plan, stages={name: values | {"drafters": []} if "drafters" in values else values
+                                     for name, values in plan.stages.items()})
     missing = [] if is_named or packages.SMOLLM2.file() else [
         name for name, values in plan.stages.items() if SMOLLM2 in str(values.get("pairs"))]
     if missing:

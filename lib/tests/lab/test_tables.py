@@ -126,7 +126,6 @@ def test_a_compressed_table_is_written_plain_and_columns_of_older_versions_are_l
 
 
 def test_every_table_and_column_is_explained_and_written_by_some_code():
-    """And no declaration contradicts itself."""
     paths = [path for path in LIB.rglob("*.py") if path.relative_to(LIB).parts[0] not in ("tests", "lab")]
     words = set(re.findall(r"\w+", " ".join(path.read_text() for path in [*paths, *NOTEBOOKS.glob("*.ipynb")])))
     rows = pd.read_csv(tables.DECLARED, keep_default_na=False)

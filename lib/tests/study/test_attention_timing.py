@@ -52,7 +52,6 @@ def test_every_alternative_computes_tree_attention(name, data, nodes, prefix, gr
 
 
 def test_a_run_fills_its_tables_and_goes_on_with_the_next_cell(tmp_path, monkeypatch):
-    """What a table holds is not measured again."""
     monkeypatch.setattr(study, "SIZES", {"cpu": (16,)})
     monkeypatch.setattr(study, "LEAST_READ", {"cpu": 2**20})
     monkeypatch.setattr(timing, "LEAST_FLUSHED", 2**20)
@@ -116,7 +115,6 @@ def test_all_alternatives_agree_with_the_reference_to_their_dtype_s_precision():
 
 
 def test_a_cell_s_roofline_is_the_longer_of_reading_and_arithmetic():
-    """Few nodes wait for memory, many for arithmetic."""
     few, many = (cell(1, 1000, draft, query_heads=8, head_dim=64).roofline(PEAKS) for draft in (1, 200))
     assert few["bytes"] == 2 * 2 * 1001 * 64 * 4 + 2 * 8 * 64 * 4
     assert few["operations"] == 4 * 64 * 8 * 1001

@@ -97,7 +97,6 @@ def test_looping_texts_choose_and_judge_no_tree(tmp_path):
 
 
 def test_a_measured_chapter_has_all_tables(tmp_path, monkeypatch):
-    """Stopped in the middle, it goes on with the rows that it has."""
     store, settings = Store(tmp_path, "02", "mark"), SimpleNamespace(**SETTINGS | {"publish": str(tmp_path)})
     with monkeypatch.context() as stopped:
         stopped.setattr(study, "decode_live", lambda *arguments: 1 / 0)

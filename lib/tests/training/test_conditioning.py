@@ -52,7 +52,6 @@ def test_trees_are_chosen_on_choosing_prompts_and_judged_on_the_others():
 
 
 def test_drafting_is_in_plain_steps_by_the_levels_of_the_shapes_that_were_timed(monkeypatch):
-    """Of the recorded ways, others than those that were timed."""
     timed = [("plain", "nodes:0", 0, 10.0), ("forced", "nodes:1", 1, 11.0), ("a", "chain:1", 1, 2.0),
              ("a", "chain:4", 4, 5.0)]
     rows = pd.DataFrame(timed, columns=["method", "shape", "nodes", "ms"]).assign(batch=1, n=3)
